@@ -15,9 +15,10 @@ use crate::cores::{Common, Core};
 use crate::daemon::clock::Clock;
 use crate::daemon::control_lines::{ACCEPTS, Peer};
 use crate::daemon::control_socket::Listening;
-use crate::daemon::helpers::{Helpers, Message, Watched};
+use crate::daemon::helpers::{Asker, Helpers, Job, Message, SERVICE, Watched};
 use crate::daemon::log_limit::log_for;
 use crate::memory::region::Use;
+use crate::memory::slot_key::SlotKey;
 use crate::registry::claiming;
 use crate::registry::registration::{Credentials, new_eventfd};
 use crate::registry::{Answer, BellChange, Registry};
@@ -134,7 +135,8 @@ impl Service {
         let told = new_eventfd().map_err(os("make an eventfd"))?;
         let watched = Watched::open().map_err(os("make an epoll instance"))?;
         let registry = registry(config, told.clone(), &watched)?;
-        let helpers = Helpers::new(watched).map_err(os("make an eventfd"))?;
+        let helpers =
+            Helpers::new(watched, registry.config.policy_source.clone()).map_err(os("make an eventfd"))?;
         let private = registry.config.private;
         let service = Self {
             leave: private.then(|| Instant::now() + GRACE.1),
@@ -318,7 +320,7 @@ impl Service {
             _ if is_short => Answer::refused(Errno::MFILE, "the service is out of descriptors"),
             Request::Report(report) => {
                 peer.asked = true;
-                self.people(who, report)
+                self.people(who, report, Asker { id, number })
             }
             request if self.registry.applications.contains_key(&id) => {
                 self.registry.request(id, request, shown.as_ref())
@@ -332,6 +334,12 @@ impl Service {
             }
         };
         self.follow_bells();
+        self.answer(Asker { id, number }, answer);
+    }
+
+    /// Sends the answer to a request. An offender is detached.
+    pub(crate) fn answer(&mut self, Asker { id, number }: Asker, answer: Answer) {
+        let Some(line) = self.peers.get(&id).map(|peer| peer.line.clone()) else { return };
         match answer {
             Answer::Offence(reason) => self.detach(id, &reason),
             Answer::Reply(reply, fds) if number != 0 => {
@@ -349,7 +357,7 @@ impl Service {
     }
 
     /// Answers a report. Users that the policy admits may read reports; only the service's own user and root may change or end it.
-    fn people(&mut self, who: Credentials, report: Report) -> Answer {
+    fn people(&mut self, who: Credentials, report: Report, asker: Asker) -> Answer {
         if !self.registry.admits(who) {
             return Answer::refused(Errno::ACCESS, "the service's policy does not admit this user");
         }
@@ -365,12 +373,23 @@ impl Service {
         }
         match report {
             Report::Shutdown => {}
-            Report::Reload => return self.registry.reload(),
+            Report::Reload => return self.read_policy(Some(asker)),
             _ => return self.registry.report(report, Viewer::of(who.uid)),
         }
         tracing::info!(pid = who.pid, "told to leave");
         self.over = true;
         Answer::plain(Reply::Done)
+    }
+
+    /// Has a helper read the policy again; its answer follows when the helper has read it.
+    fn read_policy(&mut self, asker: Option<Asker>) -> Answer {
+        match self.helpers.ask(SERVICE, Job::ReadPolicy(asker), Instant::now()) {
+            Ok(()) => Answer::Silent,
+            Err(e) => {
+                tracing::error!("the policy stays as it was: an earlier reading has not ended");
+                Answer::refused(e, "the policy stays as it was: an earlier reading has not ended")
+            }
+        }
     }
 
     /// Removes a line that is closed at its other end.
@@ -475,7 +494,7 @@ impl Service {
         for slot in slots {
             let used = self.registry.regions.get(&region).and_then(|r| r.slots.get(slot));
             if let Some(Use::Queue) = used {
-                self.registry.admit_queue((region, slot));
+                self.registry.admit_queue(SlotKey { region, slot });
             }
         }
         self.registry.hear_held(region, Instant::now());
@@ -491,7 +510,7 @@ impl Service {
             let [a, b, c, d, ..] = info;
             let has_file = self.registry.config.policy_source.path().is_some();
             if u32::from_ne_bytes([a, b, c, d]) == hang_up && has_file {
-                self.registry.reload();
+                self.read_policy(None);
             } else {
                 tracing::info!("told to leave by a signal");
                 self.over = true;

@@ -18,6 +18,7 @@ use crate::cores::{Command, Core};
 use crate::handover::trusts::Trust;
 use crate::local::shown::Shown;
 use crate::memory::region::{Connection, Relay, Stage, Use};
+use crate::memory::slot_key::SlotKey;
 use crate::registry::registration::new_eventfd;
 use crate::registry::{Answer, Registry};
 use crate::relay::endpoint::{ADVICE, End, Place};
@@ -154,7 +155,7 @@ impl Registry {
         let Some((key, trust)) = self.trusts.find(cookie).filter(|(_, trust)| trust.relay.is_none()) else {
             return Answer::kernel(KernelReason::NothingLeft);
         };
-        if self.origin_of((trust.left.region, trust.left.slot)).1 >= ROW_MAX {
+        if self.origin_of(SlotKey::of_left(&trust.left)).1 >= ROW_MAX {
             return Answer::refused(Errno::AGAIN, "it has moved faster than its bytes");
         }
         let Some(a) = self.applications.get(&id) else { return Answer::Silent };
@@ -189,7 +190,7 @@ impl Registry {
             app.extra.store(own.extra.load(Ordering::Relaxed) & ADVICE, Ordering::Relaxed);
         }
         self.trusts.carried(key, relay);
-        self.carry_on(relay, &trust, (own, slot), id, [deputy, near]);
+        self.carry_on(relay, &trust, SlotKey { region: own, slot }, id, [deputy, near]);
         let ends @ [local, peer] = trust.ends;
         let left = Left { region: own, slot, side: Side::One as u8, home: own, sock };
         if let Some(block) = self.block(&left) {
@@ -200,12 +201,12 @@ impl Registry {
     }
 
     /// Relays from the slot where a connection was left to `place`, the new slot of process `holder`.
-    fn carry_on(&mut self, relay: u32, trust: &Trust, place: (u32, u32), holder: u32, ends: [End; 2]) {
+    fn carry_on(&mut self, relay: u32, trust: &Trust, place: SlotKey, holder: u32, ends: [End; 2]) {
         let Trust { left, ends: [local, peer], .. } = *trust;
         let connection =
             Connection { addresses: [peer, local], applications: [0, holder], stage: Stage::Accepted };
         // The deputy's slot is freed together with its old use, so this end counts as gone.
-        let places = [(left.region, left.slot), place];
+        let places = [SlotKey::of_left(&left), place];
         self.relays.insert(relay, Relay { places, connection, gone: [true, false] });
         if let Some(a) = self.applications.get_mut(&holder) {
             a.sockets += 1;
@@ -217,7 +218,7 @@ impl Registry {
     /// number.
     pub fn hold_unused(&mut self, left: Left, ends: [SocketAddr; 2]) -> Option<u64> {
         let owner = self.party_of(&left)?;
-        if self.origin_of((left.region, left.slot)).1 >= ROW_MAX {
+        if self.origin_of(SlotKey::of_left(&left)).1 >= ROW_MAX {
             return None;
         }
         let family = self.family_of(owner)?;
@@ -234,7 +235,7 @@ impl Registry {
         let (slot, near) = self.new_end(region, relay, left.region, left.slot)?;
         let deputy = End::deputy(place, left.slot, Sender::default());
         self.trusts.carried(trust, relay);
-        self.carry_on(relay, &held, (region, slot), holder, [deputy, near]);
+        self.carry_on(relay, &held, SlotKey { region, slot }, holder, [deputy, near]);
         Some((relay, slot))
     }
 
@@ -318,13 +319,14 @@ impl Registry {
     }
 
     /// The slot where a connection was before all its moves, which is where TCP knows it, and the number of relays from there.
-    pub fn origin_of(&self, mut place: (u32, u32)) -> ((u32, u32), usize) {
+    pub fn origin_of(&self, mut place: SlotKey) -> (SlotKey, usize) {
         // The loop ends, because each step leads to an earlier holder.
         let mut steps = 0;
-        while let Some(Use::Relay(relay, 1)) = self.regions.get(&place.0).and_then(|r| r.slots.get(place.1))
+        while let Some(Use::Relay(relay, 1)) =
+            self.regions.get(&place.region).and_then(|r| r.slots.get(place.slot))
             && let Some((_, Trust { left, .. })) = self.trusts.behind(*relay)
         {
-            place = (left.region, left.slot);
+            place = SlotKey::of_left(&left);
             steps += 1;
         }
         (place, steps)
@@ -339,10 +341,10 @@ impl Registry {
         relay.places[end] = place;
         let before =
             std::mem::replace(&mut relay.connection.applications[end], far.connection.applications[1]);
-        if let Some(used) = self.regions.get_mut(&place.0).and_then(|r| r.slots.get_mut(place.1)) {
+        if let Some(used) = self.regions.get_mut(&place.region).and_then(|r| r.slots.get_mut(place.slot)) {
             *used = Use::Relay(inner, end);
         }
-        self.regions.get_mut(&middle.0).and_then(|r| r.slots.release(middle.1));
+        self.regions.get_mut(&middle.region).and_then(|r| r.slots.release(middle.slot));
         if let Some(a) = self.applications.get_mut(&before) {
             a.sockets = a.sockets.saturating_sub(1);
         }

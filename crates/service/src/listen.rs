@@ -5,10 +5,11 @@ pub(crate) mod direct;
 pub(crate) mod handover;
 pub(crate) mod table;
 
-use crate::listen::table::{Incoming, Listener, Origin, Queue, QueueKey};
+use crate::listen::table::{Incoming, ListenCall, Listener, Origin, Queue, QueueKey};
 use crate::local::shown::Shown;
 use crate::memory::Memory;
 use crate::memory::region::{AppRegion, Stage, Use};
+use crate::memory::slot_key::SlotKey;
 use crate::registry::application::Application;
 use crate::registry::{Answer, Registry};
 use control::KernelReason;
@@ -29,15 +30,6 @@ use std::time::Instant;
 const IDLE: (bool, usize, bool) = (false, 0, false);
 /// Most processes named in `Reply::Look`: as many as a family can have.
 const LOOKED_AT: usize = 63;
-
-/// A program's call of `listen`.
-#[derive(Clone, Copy, Debug)]
-pub struct ListenCall {
-    /// Index of the socket's block in the process's region. Hostile.
-    pub sock: u32,
-    /// The backlog, as given to `listen`.
-    pub backlog: u32,
-}
 
 impl Registry {
     /// Answers `Request::Listen`: a socket listens.
@@ -80,21 +72,21 @@ impl Registry {
         if is_served && self.listeners.overlapping(&listener).any(|(_, other)| is_elsewhere(other)) {
             return Answer::refused(Errno::ADDRINUSE, "a socket of another network namespace listens there");
         }
-        let slot = match self.new_queue(id, backlog, Some(sock)) {
-            Ok(slot) => slot,
+        let key = match self.new_queue(id, backlog, Some(sock)) {
+            Ok(key) => key,
             Err(reason) => return Answer::kernel(reason),
         };
         let listener = self.listeners.add(listener);
-        self.attach_queue(listener, slot);
+        self.attach_queue(listener, key);
         if let Err(error) = self.tcp_listen(listener, backlog) {
-            self.close_queue(slot, false);
+            self.close_queue(key, false);
             self.end_listener(listener);
             return Answer::refused(Errno::from_raw_os_error(i32::from(error.errno())), &error.to_string());
         }
         // A listener that shared the port may have had no queue, and so no room.
         self.tcp_room(listener);
         self.listens_here(id, inode);
-        Answer::plain(Reply::Listening { slot: slot.1 })
+        Answer::plain(Reply::Listening { slot: key.slot })
     }
 
     /// The kernel lets a socket listen at the place of `new`. Ends listeners there that were closed, or listen no longer, unnoticed by the
@@ -141,7 +133,7 @@ impl Registry {
         self.listens_here(id, inode);
         self.succeed(listener, key);
         self.tcp_room(listener);
-        Answer::plain(Reply::Joined { slot: key.1, nonblocking })
+        Answer::plain(Reply::Joined { slot: key.slot, nonblocking })
     }
 
     /// `O_NONBLOCK` of a listening socket. Processes that share no memory learn it from each other only through the service.
@@ -159,14 +151,14 @@ impl Registry {
     /// The socket block that listens through accept queue `key`, or did. Hostile.
     fn block_of(&self, key: QueueKey) -> Option<&SockBlock> {
         let sock = self.listeners.queues.get(&key)?.sock?;
-        self.regions.get(&key.0)?.memory.region().sock(sock)
+        self.regions.get(&key.region)?.memory.region().sock(sock)
     }
 
     /// The region of an accept queue and the index of the socket block that reads it; `None`: none reads it now. The block is hostile.
     pub fn reader_of(&self, key: QueueKey) -> Option<(Arc<Memory>, u32)> {
         let block = self.block_of(key)?;
-        let place = (block.region.load(Ordering::Acquire), block.slot.load(Ordering::Relaxed));
-        let (memory, sock) = (&self.regions.get(&key.0)?.memory, self.listeners.queues.get(&key)?.sock?);
+        let place = SlotKey::in_block(block);
+        let (memory, sock) = (&self.regions.get(&key.region)?.memory, self.listeners.queues.get(&key)?.sock?);
         (place == key).then(|| (memory.clone(), sock))
     }
 
@@ -185,7 +177,7 @@ impl Registry {
         let port = listener.local.port();
         self.revoke_lines(port);
         self.admit_queue(key);
-        Some(Answer::plain(Reply::Listening { slot: key.1 }))
+        Some(Answer::plain(Reply::Listening { slot: key.slot }))
     }
 
     /// Answers `Request::ShareListener`: a forked child gets a queue of its own at its parent's listener.
@@ -201,7 +193,7 @@ impl Registry {
         match self.new_queue(id, backlog, None) {
             Ok(key) => {
                 self.attach_queue(listener, key);
-                Answer::plain(Reply::Listening { slot: key.1 })
+                Answer::plain(Reply::Listening { slot: key.slot })
             }
             Err(reason) => Answer::kernel(reason),
         }
@@ -210,12 +202,12 @@ impl Registry {
     /// Answers `Request::Unlisten`: closes one queue, or for `Stopped` all queues of the socket.
     pub fn unlisten(&mut self, id: u32, key: QueueKey, because: Unlisten) -> Answer {
         let Some(a) = self.applications.get(&id) else { return Answer::Silent };
-        let is_its = self.regions.get(&key.0).is_none_or(|r| a.descends_from(r.owner));
+        let is_its = self.regions.get(&key.region).is_none_or(|r| a.descends_from(r.owner));
         if !is_its {
             return Answer::Offence("it ended a stranger's listener".to_owned());
         }
         if because == Unlisten::Closed && self.has_other_holders(key, 1 << a.holder) {
-            return Answer::plain(Reply::Listening { slot: key.1 });
+            return Answer::plain(Reply::Listening { slot: key.slot });
         }
         let listener = self.listeners.queues.get(&key).map(|queue| queue.listener);
         if let Some(listener) = listener.filter(|_| because == Unlisten::Stopped) {
@@ -236,7 +228,7 @@ impl Registry {
         self.end_listener(listener);
         for key in queues {
             self.end_lines(key);
-            let slot = self.regions.get(&key.0).and_then(|r| r.memory.region().slot(key.1));
+            let slot = self.regions.get(&key.region).and_then(|r| r.memory.region().slot(key.slot));
             let Some(queue) = self.listeners.queues.get_mut(&key) else { continue };
             let unread = queue.take_unread(slot.map(|slot| &slot.half[1]));
             let waiting = mem::take(&mut queue.waiting);
@@ -294,8 +286,9 @@ impl Registry {
             waiting: VecDeque::new(),
             lines: Vec::new(),
         };
-        self.listeners.queues.insert((region, slot), queue);
-        Ok((region, slot))
+        let key = QueueKey { region, slot };
+        self.listeners.queues.insert(key, queue);
+        Ok(key)
     }
 
     fn attach_queue(&mut self, listener: u32, key: QueueKey) {
@@ -322,7 +315,7 @@ impl Registry {
 
     /// Another one of `candidates` that the process of `own` accepts from, too: its ancestor's queue.
     pub fn shared_queue(&self, candidates: &[QueueKey], own: QueueKey) -> Option<QueueKey> {
-        candidates.iter().find(|key| key.0 != own.0 && self.is_shared(**key, own)).copied()
+        candidates.iter().find(|key| key.region != own.region && self.is_shared(**key, own)).copied()
     }
 
     /// True when the process of queue `own` also accepts from `queue`, its ancestor's.
@@ -342,11 +335,11 @@ impl Registry {
     /// Order for choosing a queue, least first: (its own process does not watch it, unread connections, that process is awake). Children
     /// that watch a parent's queue do not count: they have queues of their own, in memory that ends with them.
     fn burden(&self, key: QueueKey) -> (bool, usize, bool) {
-        let (Some(queue), Some(r)) = (self.listeners.queues.get(&key), self.regions.get(&key.0)) else {
+        let (Some(queue), Some(r)) = (self.listeners.queues.get(&key), self.regions.get(&key.region)) else {
             return (true, usize::MAX, true);
         };
         let region = r.memory.region();
-        let Some(half) = region.slot(key.1).map(|s| &s.half) else { return (true, usize::MAX, true) };
+        let Some(half) = region.slot(key.slot).map(|s| &s.half) else { return (true, usize::MAX, true) };
         let read = half[1].rx_tail.load(Ordering::Relaxed).min(queue.sender.head);
         let unread = (queue.sender.head - read) as usize / RECORD_LEN + queue.waiting.len();
         let contexts = self.family_of(queue.application).and_then(|f| self.families.get(&f));
@@ -362,7 +355,7 @@ impl Registry {
 
     /// Moves waiting connections into the accept queues of one region, as far as there is room.
     pub fn admit_waiting(&mut self, region: u32) {
-        let keys = self.listeners.queues.iter().filter(|(k, q)| k.0 == region && !q.waiting.is_empty());
+        let keys = self.listeners.queues.iter().filter(|(k, q)| k.region == region && !q.waiting.is_empty());
         let keys: Vec<QueueKey> = keys.map(|(k, _)| *k).collect();
         for key in keys {
             self.forget_given_up(key);
@@ -401,13 +394,13 @@ impl Registry {
     pub fn admit_queue(&mut self, key: QueueKey) {
         let elsewhere = self.unread_in_lines(key);
         let mut accepted = Vec::new();
-        let (Some(queue), Some(r)) = (self.listeners.queues.get_mut(&key), self.regions.get_mut(&key.0))
+        let (Some(queue), Some(r)) = (self.listeners.queues.get_mut(&key), self.regions.get_mut(&key.region))
         else {
             return;
         };
         let (application, listener) = (queue.application, queue.listener);
         let (memory, mut admitted) = (r.memory.clone(), Admitted::default());
-        let Some([own, peer]) = memory.region().slot(key.1).map(|s| &s.half) else { return };
+        let Some([own, peer]) = memory.region().slot(key.slot).map(|s| &s.half) else { return };
         let done = fill(queue, elsewhere, own, peer, &memory, &mut r.pool, &mut admitted);
         let Admitted { established, rings } = admitted;
         while queue.queued.front().is_some_and(|(end, _)| *end <= queue.sender.tail) {
@@ -418,7 +411,7 @@ impl Registry {
         established.iter().for_each(|origin| self.establish(*origin, 1));
         if !established.is_empty() {
             if let Some(family) = self.family_of(application) {
-                self.ring(memory.region(), Side::One, family, key.1);
+                self.ring(memory.region(), Side::One, family, key.slot);
             }
             self.look_after(key);
         }
@@ -426,7 +419,7 @@ impl Registry {
         self.tcp_room(listener);
         match done {
             Ok(Filled::All) => {}
-            Ok(Filled::NoMemory) => self.grow(key.0),
+            Ok(Filled::NoMemory) => self.grow(key.region),
             Err(violation) => self.doom(application, format!("in its accept queue: {violation}")),
         }
     }
@@ -465,16 +458,16 @@ impl Registry {
         self.leave_deferred(key, false, offender);
         let nonblocking = self.reads_nonblocking(key);
         let Some(mut queue) = self.listeners.remove_queue(key) else { return };
-        let slot = self.regions.get(&key.0).and_then(|r| r.memory.region().slot(key.1));
+        let slot = self.regions.get(&key.region).and_then(|r| r.memory.region().slot(key.slot));
         let unaccepted = queue.take_unread(slot.map(|slot| &slot.half[1]));
-        if let Some(r) = self.regions.get_mut(&key.0) {
+        if let Some(r) = self.regions.get_mut(&key.region) {
             // No process reads these rings any more, read or not.
             let rings = [queue.sender.ring.take(), queue.sender.old.take()];
             rings.into_iter().flatten().for_each(|ring| r.memory.give_back(&mut r.pool, ring));
-            if let Some(slot) = r.memory.region().slot(key.1) {
+            if let Some(slot) = r.memory.region().slot(key.slot) {
                 slot.half[0].flags.fetch_or(half_flags::FIN | half_flags::RELEASED, Ordering::SeqCst);
             }
-            r.slots.release(key.1);
+            r.slots.release(key.slot);
         }
         if let Some(a) = self.applications.get_mut(&queue.application) {
             a.sockets = a.sockets.saturating_sub(1);

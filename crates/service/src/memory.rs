@@ -2,6 +2,7 @@
 
 pub(crate) mod region;
 pub(crate) mod residency;
+pub(crate) mod slot_key;
 pub(crate) mod slots;
 
 use crate::cores::wakers::Bells;

@@ -11,6 +11,7 @@ pub mod text;
 use crate::cores::Core;
 use crate::listen::direct::InUse;
 use crate::memory::region::{Connection, PairRegion, Relay, Stage};
+use crate::memory::slot_key::SlotKey;
 use crate::registry::{Answer, Registry};
 use crate::report::bottleneck::Limit;
 use crate::report::explain::Detail;
@@ -158,10 +159,13 @@ impl Registry {
     /// All sockets, with the fields that `viewer` may see.
     pub fn sockets(&self, detailed: bool, viewer: Viewer) -> Vec<Socket<'_>> {
         let mut all = Vec::new();
-        for ((region, slot), queue) in &self.listeners.queues {
+        for (key, queue) in &self.listeners.queues {
             let Some(listener) = self.listeners.all.get(&queue.listener) else { continue };
-            let half =
-                self.regions.get(region).and_then(|r| r.memory.region().slot(*slot)).map(|s| &s.half[1]);
+            let half = self
+                .regions
+                .get(&key.region)
+                .and_then(|r| r.memory.region().slot(key.slot))
+                .map(|s| &s.half[1]);
             let read = half.map_or(0, |h| h.rx_tail.load(Relaxed)).min(queue.sender.head);
             let unread = (queue.sender.head - read) / control::RECORD_LEN as u64;
             let listening = if queue.is_full() { Limit::Accept } else { Limit::Connections };
@@ -170,7 +174,7 @@ impl Registry {
                 local: listener.local.to_string(),
                 remote: "*".to_owned(),
                 kind: "listener",
-                recv_queue: unread + queue.waiting.len() as u64 + self.unread_in_lines((*region, *slot)),
+                recv_queue: unread + queue.waiting.len() as u64 + self.unread_in_lines(*key),
                 send_queue: u64::from(queue.backlog),
                 detail: Some(Box::new(Detail::of(listening))),
                 ..self.blank(queue.application)
@@ -193,7 +197,7 @@ impl Registry {
     fn pair_sockets<'a>(&'a self, id: u32, pair: &PairRegion, in_use: &InUse, all: &mut Vec<Socket<'a>>) {
         for (slot, &Connection { addresses, applications, stage }) in pair.slots.iter() {
             let Some(Slot { half }) = pair.region.slot(slot) else { continue };
-            let is_unused = stage == Stage::Lent && !in_use.contains(&(id, slot));
+            let is_unused = stage == Stage::Lent && !in_use.contains(&SlotKey { region: id, slot });
             if is_unused || stage == Stage::Line {
                 continue;
             }
@@ -206,7 +210,7 @@ impl Registry {
 
     fn relay_sockets<'a>(&'a self, relay: &Relay, all: &mut Vec<Socket<'a>>) {
         for side in (0..2).filter(|side| !relay.gone[*side]) {
-            let (region, slot) = relay.places[side];
+            let SlotKey { region, slot } = relay.places[side];
             let halves = self.regions.get(&region).and_then(|r| r.memory.halves(slot));
             let Some((service, application)) = halves else { continue };
             all.extend(self.end("relay", &relay.connection, side, application, service));

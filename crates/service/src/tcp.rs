@@ -15,6 +15,7 @@ use crate::daemon::clock::Clock;
 use crate::listen::table::{Origin, QueueKey};
 use crate::memory::Memory;
 use crate::memory::region::Use;
+use crate::memory::slot_key::SlotKey;
 use crate::registry::{Answer, Registry};
 use control::KernelReason;
 use control::{AcceptRecord, RECORD_LEN, RegionInfo, Reply, SocketOptions};
@@ -308,12 +309,12 @@ impl Registry {
             return self.tcp.slow.refuse(now, pending);
         }
         let Some((slot, owner)) =
-            self.take_flow_slot(key.0, Flow { application, closed: false, ends: [local, remote] })
+            self.take_flow_slot(key.region, Flow { application, closed: false, ends: [local, remote] })
         else {
             return self.tcp.slow.refuse(now, pending);
         };
         if self.tcp.slow.accept(now, pending, owner).is_err() {
-            self.free_flow_slot(key.0, slot);
+            self.free_flow_slot(key.region, slot);
             return;
         }
         self.accepted(key, slot, local, remote);
@@ -321,8 +322,8 @@ impl Registry {
 
     fn accepted(&mut self, key: QueueKey, slot: u32, local: SocketAddr, remote: SocketAddr) {
         let record =
-            AcceptRecord { region: key.0, slot, side: 1, local, peer: remote, time: now_ns(), line: 0 };
-        self.arrive(key, (Origin::Flow(key.0, slot), record));
+            AcceptRecord { region: key.region, slot, side: 1, local, peer: remote, time: now_ns(), line: 0 };
+        self.arrive(key, (Origin::Flow(key.region, slot), record));
     }
 
     /// Takes a slot with cleared halves for a flow. Returns it, and the slow path's name for it.
@@ -412,7 +413,7 @@ impl Registry {
         if !a.descends_from(r.owner) {
             return Answer::Offence("it asked about a stranger's socket".to_owned());
         }
-        let ((region, slot), _) = self.origin_of((region, slot));
+        let (SlotKey { region, slot }, _) = self.origin_of(SlotKey { region, slot });
         let Some(r) = self.regions.get(&region) else {
             return Answer::refused(Errno::NOTCONN, "it is no connection over the port");
         };

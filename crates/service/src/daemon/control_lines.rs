@@ -194,6 +194,12 @@ impl Service {
                         pair.sealed = true;
                     }
                 }
+                Done::Policy(asker, rules) => {
+                    let answer = self.registry.put_in_force(rules);
+                    if let Some(asker) = asker {
+                        self.answer(asker, answer);
+                    }
+                }
                 Done::Stuck(id) => self.detach(id, STICKS),
             }
             self.detach_doomed();

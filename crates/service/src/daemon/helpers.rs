@@ -1,7 +1,8 @@
 //! Helper threads: they make the calls that another process can block. A process that passes a descriptor decides how long closing it takes
 //! (a TCP socket with `SO_LINGER` and unsent data, a file of its own file system), and can hold the lock that `getsockname` on a socket, or
 //! sealing a memfd, needs. So the control thread neither receives, closes nor examines such descriptors: it hands the control line to a
-//! helper thread, and does not read that line until the helper has answered.
+//! helper thread, and does not read that line until the helper has answered. A helper also reads the policy file, which may lie in a slow
+//! file system.
 //!
 //! ```text
 //!   control thread --line, by SCM_RIGHTS--> helper: receive, look, close the descriptors --facts--> control thread
@@ -10,7 +11,11 @@
 //! service ends. At most one helper works for a user at a time, so a user that blocks it delays only his own programs. A helper whose
 //! thread has ended, or that cannot be sent a descriptor, is removed; its job fails, and the next job starts another helper.
 
+#[cfg(test)]
+mod tests;
+
 use crate::local::shown::{Shown, look};
+use crate::policy::{Rule, Source};
 use crate::process::fd_liveness::Alive;
 use crate::registry::registration::new_eventfd;
 use crate::registry::write_eventfd;
@@ -31,6 +36,10 @@ use std::time::{Duration, Instant};
 
 /// Most helpers at work for users other than root; root's helper is not counted.
 const HELPERS_MAX: usize = 16;
+/// The user of the service's own jobs, which no process has as its user. Its helper is not counted either.
+pub const SERVICE: u32 = u32::MAX;
+/// Why a policy is not read.
+const UNREAD: &str = "a helper thread has ended, or reading the files takes too long";
 /// A helper that works longer than this is stuck: the control lines of its user that wait for it are closed.
 const STUCK: Duration = Duration::from_secs(2);
 /// Pause before jobs are offered again for which no helper could be started.
@@ -66,6 +75,15 @@ pub struct Message {
     pub is_short: bool,
 }
 
+/// The control line and the request that wait for an answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Asker {
+    /// Id of the control line.
+    pub id: u32,
+    /// Number of the request.
+    pub number: u32,
+}
+
 /// A job for a helper.
 #[derive(Debug)]
 pub enum Job {
@@ -75,6 +93,8 @@ pub enum Job {
     Close(OwnedFd),
     /// Seal the memfd of that pair region.
     Seal(u32, Arc<OwnedFd>),
+    /// Read the policy file.
+    ReadPolicy(Option<Asker>),
 }
 
 /// The result of a job.
@@ -84,6 +104,8 @@ pub enum Done {
     Received(u32, Result<Message, LineError>),
     /// That pair region is sealed.
     Sealed(u32),
+    /// The rules in the policy file, or why they cannot be read.
+    Policy(Option<Asker>, Result<Vec<Rule>, String>),
     /// The message of that process could not be received, because the job took too long or the helper failed: the control line of the
     /// process is to be closed.
     Stuck(u32),
@@ -95,6 +117,19 @@ enum Task {
     Receive(u32),
     Close,
     Seal(u32),
+    /// Needs no descriptor.
+    ReadPolicy(Option<Asker>),
+}
+
+impl Task {
+    /// The result of a task that is not done. A region that is not sealed works all the same.
+    fn failed(self) -> Option<Done> {
+        match self {
+            Self::Receive(peer) => Some(Done::Stuck(peer)),
+            Self::ReadPolicy(asker) => Some(Done::Policy(asker, Err(UNREAD.to_owned()))),
+            Self::Close | Self::Seal(_) => None,
+        }
+    }
 }
 
 impl Job {
@@ -103,14 +138,16 @@ impl Job {
             Self::Receive(peer, _) => Task::Receive(*peer),
             Self::Close(_) => Task::Close,
             Self::Seal(region, _) => Task::Seal(*region),
+            Self::ReadPolicy(asker) => Task::ReadPolicy(*asker),
         }
     }
 
-    fn descriptor(&self) -> BorrowedFd<'_> {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match self {
-            Self::Receive(_, line) => line.as_fd(),
-            Self::Close(fd) => fd.as_fd(),
-            Self::Seal(_, fd) => fd.as_fd(),
+            Self::Receive(_, line) => Some(line.as_fd()),
+            Self::Close(fd) => Some(fd.as_fd()),
+            Self::Seal(_, fd) => Some(fd.as_fd()),
+            Self::ReadPolicy(_) => None,
         }
     }
 }
@@ -163,11 +200,13 @@ pub struct Helpers {
     /// Eventfd, readable when a helper has finished a job. No other process has it.
     pub told: Arc<OwnedFd>,
     watched: Watched,
+    /// Where the policy file is.
+    policy: Source,
 }
 
 impl Helpers {
     /// Starts no helper: each starts when it is needed.
-    pub fn new(watched: Watched) -> rustix::io::Result<Self> {
+    pub fn new(watched: Watched, policy: Source) -> rustix::io::Result<Self> {
         let (outbox, inbox) = channel();
         Ok(Self {
             helpers: BTreeMap::new(),
@@ -180,6 +219,7 @@ impl Helpers {
             inbox,
             told: new_eventfd()?,
             watched,
+            policy,
         })
     }
 
@@ -239,13 +279,9 @@ impl Helpers {
         self.fail(running);
     }
 
-    /// A job will not be done. A region that is not sealed works all the same, and a job that was given up has its result.
+    /// A job will not be done. One that was given up has its result.
     fn fail(&mut self, running: Running) {
-        if let Task::Receive(peer) = running.task
-            && !running.is_stuck
-        {
-            self.failed.push(Done::Stuck(peer));
-        }
+        self.failed.extend(running.task.failed().filter(|_| !running.is_stuck));
     }
 
     fn running(&self) -> impl Iterator<Item = &Running> {
@@ -258,14 +294,10 @@ impl Helpers {
                 continue;
             }
             running.is_stuck = true;
-            if let Task::Receive(peer) = running.task {
-                all.push(Done::Stuck(peer));
-            }
+            all.extend(running.task.failed());
             let Some(jobs) = self.waiting.get_mut(&running.uid) else { continue };
             jobs.retain(|job| {
-                if let Job::Receive(peer, _) = job {
-                    all.push(Done::Stuck(*peer));
-                }
+                all.extend(job.task().failed());
                 matches!(job, Job::Close(_))
             });
         }
@@ -308,8 +340,8 @@ impl Helpers {
 
     /// True when the limit allows a helper for user `uid` now.
     fn may_work(&self, uid: u32) -> bool {
-        let root = rustix::process::Uid::ROOT.as_raw();
-        uid == root || self.running().filter(|running| running.uid != root).count() < HELPERS_MAX
+        let is_counted = |uid: u32| uid != rustix::process::Uid::ROOT.as_raw() && uid != SERVICE;
+        !is_counted(uid) || self.running().filter(|running| is_counted(running.uid)).count() < HELPERS_MAX
     }
 
     /// Name of an idle helper; starts one if there is none.
@@ -329,8 +361,9 @@ impl Helpers {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let (tasks, orders) = channel();
         let (outbox, told, watched) = (self.outbox.clone(), self.told.clone(), self.watched.clone());
+        let policy = self.policy.clone();
         let number = its.as_raw_fd();
-        let thread = Thread { name: self.next, outbox, orders, told, watched };
+        let thread = Thread { name: self.next, outbox, orders, told, watched, policy };
         let builder = std::thread::Builder::new().name("towpath-helper".to_owned());
         let run = move || match sys::separate_descriptors(number, &thread.descriptors()) {
             Ok(socket) => {
@@ -350,7 +383,7 @@ impl Helpers {
         let Some(helper) = self.helpers.get_mut(&name) else { return };
         let running = Running { uid, task: job.task(), since: now, is_stuck: false };
         // Neither call waits: the helper has taken everything that was sent before.
-        let sent = send_descriptor(&helper.socket, job.descriptor());
+        let sent = send_descriptor(&helper.socket, job.descriptor().unwrap_or(self.told.as_fd()));
         let sent = sent.and_then(|()| helper.tasks.send(running.task).map_err(|_| Errno::PIPE));
         let Err(error) = sent else {
             helper.running = Some(running);
@@ -407,6 +440,7 @@ struct Thread {
     orders: Receiver<Task>,
     told: Arc<OwnedFd>,
     watched: Watched,
+    policy: Source,
 }
 
 impl Drop for Thread {
@@ -445,6 +479,7 @@ impl Thread {
                     drop(fd);
                     None
                 }
+                Task::ReadPolicy(asker) => Some(Done::Policy(asker, self.policy.read(false))),
                 Task::Seal(region) => Region::seal(fd.as_fd()).is_ok().then_some(Done::Sealed(region)),
             };
             self.say(Word::Done(done));
@@ -465,112 +500,5 @@ impl Thread {
             _ => None,
         };
         Ok(Message { said: message, shown, is_short })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rustix::event::{PollFd, PollFlags, poll};
-
-    const USER: u32 = 1000;
-
-    fn sockets() -> (OwnedFd, OwnedFd) {
-        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
-    }
-
-    fn helpers() -> Helpers {
-        Helpers::new(Watched::open().unwrap()).unwrap()
-    }
-
-    /// Adds an idle helper that has no thread. Returns the thread's ends.
-    fn add_idle(helpers: &mut Helpers) -> (OwnedFd, Receiver<Task>) {
-        let ((socket, its), (tasks, orders)) = (sockets(), channel());
-        let far = its.try_clone().unwrap();
-        let helper = Helper { socket, its: Some(its), tasks, running: None };
-        helpers.helpers.insert(helpers.next, helper);
-        helpers.next += 1;
-        (far, orders)
-    }
-
-    /// Waits for the next results.
-    fn next(helpers: &mut Helpers) -> Vec<Done> {
-        loop {
-            let done = helpers.finished(Instant::now());
-            if !done.is_empty() {
-                return done;
-            }
-            poll(&mut [PollFd::new(&helpers.told, PollFlags::IN)], None).unwrap();
-            rustix::io::read(&helpers.told, &mut [0; 8]).unwrap();
-        }
-    }
-
-    /// Has a helper receive a message for `USER`, which takes a helper with a thread.
-    fn check_that_jobs_are_done(helpers: &mut Helpers) {
-        let (far, line) = sockets();
-        let message = ToService { number: 1, request: Request::Refused };
-        Line::new(far.try_clone().unwrap()).send(&message, &[far.as_fd()], true).unwrap();
-        helpers.ask(USER, Job::Receive(8, Arc::new(Line::new(line))), Instant::now()).unwrap();
-        assert!(matches!(next(helpers)[..], [Done::Received(8, Ok(_))]));
-    }
-
-    #[test]
-    fn a_job_fails_when_its_helper_has_ended_and_the_next_gets_another_helper() {
-        let mut helpers = helpers();
-        let orders = add_idle(&mut helpers).1;
-        drop(orders);
-        let line = Arc::new(Line::new(sockets().0));
-        helpers.ask(USER, Job::Receive(7, line), Instant::now()).unwrap();
-        assert!(helpers.helpers.is_empty() && helpers.due().is_some());
-        assert!(matches!(helpers.finished(Instant::now())[..], [Done::Stuck(7)]));
-        check_that_jobs_are_done(&mut helpers);
-    }
-
-    #[test]
-    fn a_helper_that_ends_during_a_job_is_no_longer_idle_or_busy() {
-        let mut helpers = helpers();
-        let _far = add_idle(&mut helpers);
-        helpers.ask(USER, Job::Receive(7, Arc::new(Line::new(sockets().0))), Instant::now()).unwrap();
-        assert!(helpers.finished(Instant::now()).is_empty() && helpers.running().count() == 1);
-        helpers.outbox.send((0, Word::Ended)).unwrap();
-        assert!(matches!(helpers.finished(Instant::now())[..], [Done::Stuck(7)]));
-        assert!(!helpers.helpers.contains_key(&0));
-        check_that_jobs_are_done(&mut helpers);
-    }
-
-    #[test]
-    fn a_line_that_no_helper_could_be_given_is_closed_by_the_next_helper() {
-        let mut helpers = helpers();
-        drop(add_idle(&mut helpers));
-        let (far, line) = sockets();
-        helpers.ask(USER, Job::Close(line), Instant::now()).unwrap();
-        assert!(helpers.due().is_some(), "the job waits for another helper");
-        assert!(helpers.finished(Instant::now()).is_empty());
-        poll(&mut [PollFd::new(&far, PollFlags::IN)], None).unwrap();
-    }
-
-    #[test]
-    fn a_line_that_a_helper_was_sent_and_did_not_receive_is_closed_by_the_next_helper() {
-        let mut helpers = helpers();
-        let (socket, _orders) = add_idle(&mut helpers);
-        let (far, line) = sockets();
-        helpers.ask(USER, Job::Close(line), Instant::now()).unwrap();
-        drop(socket);
-        helpers.outbox.send((0, Word::Ended)).unwrap();
-        assert!(helpers.finished(Instant::now()).is_empty());
-        poll(&mut [PollFd::new(&far, PollFlags::IN)], None).unwrap();
-    }
-
-    #[test]
-    fn a_stuck_user_is_served_again_when_its_helper_has_ended() {
-        let (mut helpers, start) = (helpers(), Instant::now());
-        let _far = add_idle(&mut helpers);
-        helpers.ask(USER, Job::Receive(7, Arc::new(Line::new(sockets().0))), start).unwrap();
-        assert!(matches!(helpers.finished(start + STUCK)[..], [Done::Stuck(7)]));
-        let refused = helpers.ask(USER, Job::Receive(9, Arc::new(Line::new(sockets().0))), start + STUCK);
-        assert_eq!(refused, Err(Errno::AGAIN));
-        helpers.outbox.send((0, Word::Ended)).unwrap();
-        assert!(helpers.finished(start + STUCK).is_empty(), "the line was given up already");
-        check_that_jobs_are_done(&mut helpers);
     }
 }

@@ -7,6 +7,7 @@
 
 use crate::listen::table::{Origin, QueueKey};
 use crate::memory::region::{AppRegion, Connection, Line, PairRegion, Stage};
+use crate::memory::slot_key::SlotKey;
 use crate::registry::{Answer, Registry};
 use base::limits::SLOTS_MAX;
 use control::{Grant, Left, Lent, MESSAGE_MAX, RECORD_LEN, Reply};
@@ -35,8 +36,8 @@ const CONNECT_LEAST: Duration = Duration::from_micros(1);
 /// Most lines to one queue: the acceptor polls each of them.
 const LINES_MOST: usize = 8;
 
-/// Lent slots in which a socket lives, as region and slot, according to the socket blocks of their holders.
-pub type InUse = HashSet<(u32, u32)>;
+/// Lent slots in which a socket lives, according to the socket blocks of their holders.
+pub type InUse = HashSet<SlotKey>;
 
 /// Most ports granted for connections from one address to one listener. Most of the kernel's range stays free for connections that the
 /// service sets up.
@@ -342,12 +343,12 @@ impl Registry {
     }
 
     /// The lent slots named by socket blocks of the processes that `of` selects.
-    fn lent_blocks(&self, of: impl Fn(u32) -> bool) -> impl Iterator<Item = (u32, u32)> {
+    fn lent_blocks(&self, of: impl Fn(u32) -> bool) -> impl Iterator<Item = SlotKey> {
         let regions = self.regions.values().filter(move |r| of(r.owner));
         regions.flat_map(AppRegion::sock_blocks).filter_map(|block| {
-            let place = (block.region.load(Relaxed), block.slot.load(Relaxed));
-            let pair = self.pairs.get(&place.0).filter(|_| block.holders.load(Relaxed) != 0)?;
-            let is_lent = pair.slots.get(place.1).is_some_and(|c| c.stage == Stage::Lent);
+            let place = SlotKey { region: block.region.load(Relaxed), slot: block.slot.load(Relaxed) };
+            let pair = self.pairs.get(&place.region).filter(|_| block.holders.load(Relaxed) != 0)?;
+            let is_lent = pair.slots.get(place.slot).is_some_and(|c| c.stage == Stage::Lent);
             is_lent.then_some(place)
         })
     }

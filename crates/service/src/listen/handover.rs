@@ -84,11 +84,11 @@ impl Registry {
         let heir = self.listeners.queues.get(&key).map(|queue| queue.application);
         let has_room =
             |id: &u32| self.applications.get(id).is_some_and(|a| a.sockets < self.config.max_sockets);
-        let carried = heir.filter(has_room).and_then(|heir| self.carry_unused(trust, key.0, heir));
+        let carried = heir.filter(has_room).and_then(|heir| self.carry_unused(trust, key.region, heir));
         let Some((relay, slot)) = carried else { return false };
         // The time for which it waits there begins now.
         let AcceptRecord { local, peer, .. } = *record;
-        let record = AcceptRecord { region: key.0, slot, side: 1, local, peer, time: now_ns(), line: 0 };
+        let record = AcceptRecord { region: key.region, slot, side: 1, local, peer, time: now_ns(), line: 0 };
         if let Some(queue) = self.listeners.queues.get_mut(&key) {
             queue.waiting.push_back((Origin::Relay(relay), record));
         }
@@ -183,11 +183,11 @@ impl Registry {
     fn take_back(&mut self, key: QueueKey) -> Result<VecDeque<Incoming>, Violation> {
         let Some((memory, sock)) = self.reader_of(key) else { return Ok(VecDeque::new()) };
         let region = memory.region();
-        let (Some(block), Some([_, reader])) = (region.sock(sock), region.slot(key.1).map(|s| &s.half))
+        let (Some(block), Some([_, reader])) = (region.sock(sock), region.slot(key.slot).map(|s| &s.half))
         else {
             return Ok(VecDeque::new());
         };
-        let (Some(queue), Some(r)) = (self.listeners.queues.get_mut(&key), self.regions.get_mut(&key.0))
+        let (Some(queue), Some(r)) = (self.listeners.queues.get_mut(&key), self.regions.get_mut(&key.region))
         else {
             return Ok(VecDeque::new());
         };

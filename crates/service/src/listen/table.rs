@@ -1,6 +1,7 @@
 //! Listening sockets, their accept queues, and the connections in them.
 
 use crate::listen::defer_accept::Deferred;
+use crate::memory::slot_key::SlotKey;
 use crate::process::fd_liveness::Alive;
 use control::AcceptRecord;
 use queue::stream::Sender;
@@ -11,8 +12,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Name of an accept queue: its region and the slot of its stream.
-pub type QueueKey = (u32, u32);
+/// Name of an accept queue: the slot of its stream.
+pub type QueueKey = SlotKey;
 
 /// A connection to be accepted, and the accept record that announces it.
 pub type Incoming = (Origin, AcceptRecord);
@@ -26,6 +27,15 @@ pub enum Origin {
     Relay(u32),
     /// A connection over the port: the application region and the slot.
     Flow(u32, u32),
+}
+
+/// A program's call of `listen`.
+#[derive(Clone, Copy, Debug)]
+pub struct ListenCall {
+    /// Index of the socket's block in the process's region. Hostile.
+    pub sock: u32,
+    /// The backlog, as given to `listen`.
+    pub backlog: u32,
 }
 
 /// A listening socket. It remains without queues as long as some process has a descriptor of it.
@@ -295,7 +305,7 @@ mod tests {
             all.add(Listener { uid, since, queues: queues.to_vec(), ..listener("[::]:80", false) })
         };
         add(1, 0, &[]);
-        add(2, 0, &[(1, 1)]);
+        add(2, 0, &[QueueKey { region: 1, slot: 1 }]);
         let [_, oldest, ..] = [3, 1, 2].map(|second| add(2, second, &[]));
         assert_eq!(all.surplus(4), None, "a listener with a queue does not count");
         assert_eq!(all.surplus(3), Some(oldest));
@@ -312,11 +322,11 @@ mod tests {
                 .enumerate()
         {
             let id = all.add(listener(local, v6_only));
-            all.all.get_mut(&id).unwrap().queues.push((i as u32, 0));
+            all.all.get_mut(&id).unwrap().queues.push(QueueKey { region: i as u32, slot: 0 });
         }
         let find = |remote: &str| {
             let found = all.candidates(remote.parse().unwrap(), Some(1));
-            found.iter().map(|k| k.0).collect::<Vec<_>>()
+            found.iter().map(|k| k.region).collect::<Vec<_>>()
         };
         assert_eq!(find("127.0.0.2:80"), [2]);
         assert_eq!(find("127.0.0.1:80"), [1]);
@@ -325,7 +335,7 @@ mod tests {
         assert!(find("192.0.2.1:80").is_empty(), "a wildcard is no claim to the whole world");
         assert_eq!(
             all.candidates("192.0.2.1:80".parse().unwrap(), None),
-            [(1, 0)],
+            [QueueKey { region: 1, slot: 0 }],
             "but to our own addresses"
         );
         assert!(find("127.0.0.1:81").is_empty() && find("127.0.0.1:82").is_empty());

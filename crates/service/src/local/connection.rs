@@ -5,6 +5,7 @@ use crate::cores::Command;
 use crate::listen::table::{Incoming, Origin, QueueKey};
 use crate::local::as_asked;
 use crate::memory::region::{Connection, Relay, Stage, Use};
+use crate::memory::slot_key::SlotKey;
 use crate::registry::{Answer, Registry};
 use crate::relay::Outcome;
 use crate::relay::endpoint::End;
@@ -34,11 +35,12 @@ impl Registry {
             return Answer::kernel(KernelReason::NotMapped);
         };
         let id = self.new_relay_id();
-        let regions = [own, key.0];
+        let regions = [own, key.region];
         let Some(slots) = self.take_relay_slots(id, regions) else {
             return Answer::kernel(KernelReason::ApplicationRegionFull);
         };
-        let places = [(own, slots[0]), (key.0, slots[1])];
+        let places =
+            [SlotKey { region: own, slot: slots[0] }, SlotKey { region: key.region, slot: slots[1] }];
         let ends =
             [0, 1].map(|i| self.regions.get(&regions[i]).map(|r| End::new(r.memory.clone(), slots[i])));
         let [Some(first), Some(second)] = ends else { return Answer::Silent };
@@ -51,8 +53,15 @@ impl Registry {
             }
         }
         let [peer, local] = addresses;
-        let record =
-            AcceptRecord { region: key.0, slot: slots[1], side: 1, local, peer, time: now_ns(), line: 0 };
+        let record = AcceptRecord {
+            region: key.region,
+            slot: slots[1],
+            side: 1,
+            local,
+            peer,
+            time: now_ns(),
+            line: 0,
+        };
         let deferred = self.arrive_or_wait(key, (Origin::Relay(id), record));
         self.accelerated(parties[0], |p| &mut p.connected, 1);
         let Some(region) = self.regions.get(&own) else { return Answer::Silent };
@@ -98,7 +107,8 @@ impl Registry {
             // The slow path has done that.
             Origin::Flow(..) => {}
             Origin::Relay(id) => {
-                let Some((region, slot)) = self.relays.get(&id).map(|relay| relay.places[end]) else {
+                let Some(SlotKey { region, slot }) = self.relays.get(&id).map(|relay| relay.places[end])
+                else {
                     return;
                 };
                 let Some(memory) = self.regions.get(&region).map(|r| &r.memory) else { return };
@@ -145,7 +155,7 @@ impl Registry {
         let half = match origin {
             Origin::Pair(region, slot) => &self.pairs.get(&region)?.region.slot(slot)?.half[0],
             Origin::Relay(id) => {
-                let (region, slot) = self.relays.get(&id)?.places[0];
+                let SlotKey { region, slot } = self.relays.get(&id)?.places[0];
                 self.regions.get(&region)?.memory.halves(slot)?.1
             }
             Origin::Flow(..) => return None,
@@ -185,7 +195,7 @@ impl Registry {
     /// Closes one end of a relay as Linux does when a process dies: by a reset if bytes are unread, else by a FIN.
     pub fn close_relay_end(&self, id: u32, end: usize, reset: bool) {
         let Some(relay) = self.relays.get(&id).filter(|r| !r.gone[end]) else { return };
-        let (region, slot) = relay.places[end];
+        let SlotKey { region, slot } = relay.places[end];
         let Some((own, app)) = self.regions.get(&region).and_then(|r| r.memory.halves(slot)) else { return };
         if app.flags.load(Ordering::Acquire) & RELEASED == 0 {
             let unread = own.tx_head.load(Ordering::Acquire) != app.rx_tail.load(Ordering::Acquire);
@@ -223,7 +233,7 @@ impl Registry {
         self.deputy_gone(id, end);
         let Some(relay) = self.relays.get_mut(&id).filter(|relay| !relay.gone[end]) else { return };
         relay.gone[end] = true;
-        let (region, slot) = relay.places[end];
+        let SlotKey { region, slot } = relay.places[end];
         let party = relay.connection.applications[end];
         if relay.gone == [true; 2] {
             self.relays.remove(&id);

@@ -9,6 +9,7 @@
 //! program's own stream, which the reader checks as always.
 
 use crate::memory::region::Use;
+use crate::memory::slot_key::SlotKey;
 use crate::registry::Registry;
 use crate::registry::reaper::side_named;
 use queue::Doorbell;
@@ -55,7 +56,7 @@ impl Holds {
 struct Holder<'a> {
     own: &'a Half,
     block: &'a SockBlock,
-    place: (u32, u32),
+    place: SlotKey,
     to: To,
 }
 
@@ -69,12 +70,8 @@ enum To {
 
 impl Holder<'_> {
     fn is_its(&self) -> bool {
-        self.place == place_of(self.block) && self.block.tx_lock.load(Ordering::Acquire) != MOVED
+        self.place == SlotKey::in_block(self.block) && self.block.tx_lock.load(Ordering::Acquire) != MOVED
     }
-}
-
-fn place_of(block: &SockBlock) -> (u32, u32) {
-    (block.region.load(Ordering::Acquire), block.slot.load(Ordering::Relaxed))
 }
 
 impl Registry {
@@ -150,8 +147,8 @@ impl Registry {
         match holder.to {
             To::Relay(relay) => self.look_at_relay(relay),
             To::Family(family, side) => {
-                if let Some(pair) = self.pairs.get(&holder.place.0) {
-                    self.ring(&pair.region, side, family, holder.place.1);
+                if let Some(pair) = self.pairs.get(&holder.place.region) {
+                    self.ring(&pair.region, side, family, holder.place.slot);
                 }
             }
         }
@@ -164,7 +161,7 @@ impl Registry {
         if block.state.load(Ordering::Acquire) & HELD == 0 {
             return None;
         }
-        let place @ (region, slot) = place_of(block);
+        let place @ SlotKey { region, slot } = SlotKey::in_block(block);
         let family = self.family_of(home.owner)?;
         let is_relative = |id| self.families.get(&family).is_some_and(|f| f.members.contains_key(&id));
         if let Some(r) = self.regions.get(&region).filter(|r| is_relative(r.owner)) {

@@ -1,8 +1,8 @@
 //! Regions: their memory, parties and slots, and what each slot is used for.
 
-use crate::listen::table::QueueKey;
 use crate::memory::Memory;
 use crate::memory::residency::Pages;
+use crate::memory::slot_key::SlotKey;
 use crate::memory::slots::Slots;
 use crate::tcp::Flow;
 use queue::pages::Pool;
@@ -136,7 +136,7 @@ pub struct Line {
     /// Its slot in the pair region.
     pub slot: u32,
     /// The accept queue that its connections go to.
-    pub queue: QueueKey,
+    pub queue: SlotKey,
     /// Address and port of the acceptor.
     pub local: SocketAddr,
     /// Address of the connector, for all connections through this line.
@@ -152,8 +152,8 @@ pub struct Line {
 /// A connection that the service copies between two application regions.
 #[derive(Debug)]
 pub struct Relay {
-    /// Region and slot of the connector's end, and of the acceptor's.
-    pub places: [(u32, u32); 2],
+    /// The slots of the connector's end and of the acceptor's.
+    pub places: [SlotKey; 2],
     /// Addresses, processes and stage.
     pub connection: Connection,
     /// Ends that no longer use their slots.

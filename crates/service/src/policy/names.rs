@@ -53,7 +53,8 @@ impl Source {
     }
 }
 
-/// Text of a file that only root and the service's own user may write. Never blocks, whatever the path leads to.
+/// Text of a file that only root and the service's own user may write. Does not wait for the writer of a FIFO, whatever the path leads to; a file
+/// system may make it wait, so that after the start only helper threads call it.
 fn text_of(path: &Path) -> Result<String, String> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| format!("cannot be read: {e}"))?;

@@ -1,7 +1,7 @@
 //! The policy in force: its answers about registered processes, and how it is read again.
 
 use crate::local::shown::Shown;
-use crate::policy::{Limits, Refusal, Subject};
+use crate::policy::{Limits, Refusal, Rule, Subject};
 use crate::process::procfs;
 use crate::registry::registration::Credentials;
 use crate::registry::{Answer, Registry};
@@ -124,10 +124,10 @@ impl Registry {
         })
     }
 
-    /// Answers `Report::Reload`, and SIGHUP: reads the policy again. A file with an error changes nothing.
-    pub fn reload(&mut self) -> Answer {
-        let source = self.config.policy_source.clone();
-        let rules = match source.read(false) {
+    /// Puts rules in force that were read again, for `Report::Reload` or SIGHUP, and returns the report's answer. A file with an error
+    /// changes nothing.
+    pub fn put_in_force(&mut self, rules: Result<Vec<Rule>, String>) -> Answer {
+        let rules = match rules {
             Ok(rules) => rules,
             Err(mistake) => {
                 tracing::error!("the policy stays as it was: {mistake}");
@@ -143,7 +143,7 @@ impl Registry {
         }
         // The old rules granted these lines: processes must ask again.
         self.revoke_all_lines();
-        let path = source.path().map(|path| path.display().to_string());
+        let path = self.config.policy_source.path().map(|path| path.display().to_string());
         tracing::info!(rules = self.policy.len(), path, "the policy is read anew");
         let told = serde_json::json!({ "policy": path, "rules": self.policy.len() });
         report::answer_of(serde_json::to_vec(&told))

@@ -5,6 +5,7 @@ use crate::cores::{Command, Core};
 use crate::listen::direct::InUse;
 use crate::listen::table::QueueKey;
 use crate::memory::region::{AppRegion, PairRegion, Stage, Use};
+use crate::memory::slot_key::SlotKey;
 use crate::registry::application::Application;
 use crate::registry::{Answer, BellChange, Registry};
 use control::Push;
@@ -247,7 +248,7 @@ impl Registry {
         let Named { region, slot, ports, .. } = named;
         if let Some(r) = self.regions.get(&region).filter(|r| members.contains(&r.owner)) {
             match r.slots.get(slot) {
-                Some(Use::Queue) => self.close_queue((region, slot), offender),
+                Some(Use::Queue) => self.close_queue(SlotKey { region, slot }, offender),
                 Some(Use::Relay(relay, end)) => {
                     if let Some((_, app)) = r.memory.halves(slot) {
                         named.say_last_words(app);
@@ -396,7 +397,8 @@ impl Registry {
     /// Frees the slots of one pair region that are closed at both ends. Returns how many.
     pub fn sweep_pair(&mut self, id: u32, in_use: &InUse) -> usize {
         let Some(pair) = self.pairs.get_mut(&id) else { return 0 };
-        let is_over = |slot: &u32| pair.is_over(*slot, || in_use.contains(&(id, *slot)));
+        let is_over =
+            |slot: &u32| pair.is_over(*slot, || in_use.contains(&SlotKey { region: id, slot: *slot }));
         let slots: Vec<u32> = pair.slots.iter().map(|(slot, _)| slot).filter(is_over).collect();
         let ended: Vec<_> = slots.iter().filter_map(|slot| pair.slots.release(*slot)).collect();
         pair.lent -= ended.iter().filter(|c| c.stage == Stage::Lent).count() as u32;
@@ -425,10 +427,11 @@ impl Registry {
     }
 
     fn drop_region(&mut self, id: u32, offender: bool) {
-        let queues: Vec<QueueKey> = self.listeners.queues.keys().filter(|k| k.0 == id).copied().collect();
+        let queues: Vec<QueueKey> =
+            self.listeners.queues.keys().filter(|k| k.region == id).copied().collect();
         queues.into_iter().for_each(|key| self.close_queue(key, offender));
         let ends = self.relays.iter().flat_map(|(relay, r)| {
-            (0..2).filter(|end| r.places[*end].0 == id && !r.gone[*end]).map(|end| (*relay, end))
+            (0..2).filter(|end| r.places[*end].region == id && !r.gone[*end]).map(|end| (*relay, end))
         });
         let ends: Vec<(u32, usize)> = ends.collect();
         ends.into_iter().for_each(|(relay, end)| self.close_relay_end(relay, end, offender));

@@ -2,9 +2,10 @@
 
 use crate::config::values::PortKind;
 use crate::cores::Command;
-use crate::listen::ListenCall;
+use crate::listen::table::ListenCall;
 use crate::local::shown::Shown;
 use crate::memory::region::{AppRegion, Size, fitting};
+use crate::memory::slot_key::SlotKey;
 use crate::process::procfs;
 use crate::registry::application::{Application, Context, Fallen, HOLDERS, Member};
 use crate::registry::{Answer, BellChange, Registry, write_eventfd};
@@ -195,8 +196,10 @@ impl Registry {
             Request::Waker { region, context } => self.waker(id, region, context),
             Request::Populated { region, bytes } => self.populated(id, region, bytes),
             Request::Listen { sock, backlog } => self.listen(id, ListenCall { sock, backlog }, shown),
-            Request::ShareListener { region, slot } => self.share(id, (region, slot)),
-            Request::Unlisten { region, slot, because } => self.unlisten(id, (region, slot), because),
+            Request::ShareListener { region, slot } => self.share(id, SlotKey { region, slot }),
+            Request::Unlisten { region, slot, because } => {
+                self.unlisten(id, SlotKey { region, slot }, because)
+            }
             Request::Announce { region, slot } => self.announce(id, region, slot),
             Request::Connect { remote, options, has_looked } => {
                 self.connect(id, shown, remote, options, has_looked)

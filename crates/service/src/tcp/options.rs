@@ -1,5 +1,6 @@
 //! Socket options on their way to the slow path. The numbers come from an application; each is brought into the range that Linux accepts.
 
+use crate::memory::slot_key::SlotKey;
 use crate::registry::{Answer, Registry};
 use base::Duration;
 use congestion::Algorithm;
@@ -58,10 +59,12 @@ impl Registry {
         if !a.descends_from(r.owner) {
             return Answer::Offence(format!("options for region {region}, which is a stranger's"));
         }
-        let ((region, slot), _) = self.origin_of((region, slot));
-        let Some(index) = self.regions.get(&region).map(|r| r.memory.index) else { return Answer::Silent };
+        let (key, _) = self.origin_of(SlotKey { region, slot });
+        let Some(index) = self.regions.get(&key.region).map(|r| r.memory.index) else {
+            return Answer::Silent;
+        };
         let options = of_flow(told);
-        if let Some(queue) = self.listeners.queues.get(&(region, slot)) {
+        if let Some(queue) = self.listeners.queues.get(&key) {
             let listener = queue.listener;
             if let Some(listener) = self.listeners.all.get_mut(&listener) {
                 let before = std::mem::replace(&mut listener.options, options);
@@ -73,7 +76,7 @@ impl Registry {
             }
             self.tcp_options(listener);
         } else {
-            self.tcp.slow.set_slot_options(self.tcp.now(), index, slot, &options);
+            self.tcp.slow.set_slot_options(self.tcp.now(), index, key.slot, &options);
         }
         Answer::Silent
     }
