@@ -9,60 +9,9 @@ use queue::stream::{Sender, raise};
 use rustix::io::Errno;
 use shm::half_flags::{FAILED, FIN, MUTE, OPEN, READ_CLOSED, RELEASED, RESET};
 use shm::{Half, MOVED, Side, SockBlock, TRUST, half_flags};
+pub use shm::{sock_flags as flags, sock_state as state};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-/// The bits of `SockBlock::state`.
-pub mod state {
-    /// The peer's `OPEN` was seen: the handshake is over.
-    pub const OPEN: u32 = 1;
-    /// The end of the connection was noted: it was reset, it failed, or its region is gone.
-    pub const OVER: u32 = 1 << 1;
-    /// The program has called `shutdown(SHUT_RD)`.
-    pub const SHUT_RD: u32 = 1 << 2;
-    /// The program has called `shutdown(SHUT_WR)`.
-    pub const SHUT_WR: u32 = 1 << 3;
-    /// `connect` has reported success to the program, or the connection was accepted.
-    pub const TOLD: u32 = 1 << 4;
-    /// Bytes were sent to a peer that has closed: the next send fails.
-    pub const INTO_THE_VOID: u32 = 1 << 5;
-    /// The error queue may hold a `MSG_ZEROCOPY` notice.
-    pub const NOTICE: u32 = 1 << 6;
-    /// The program gave up the connection, or the attempt to make one: the socket is unconnected again.
-    pub const UNCONNECTED: u32 = 1 << 7;
-    /// Sent bytes may be held back. The service reads this.
-    pub const HELD: u32 = shm::HELD;
-    /// The program has set `TCP_CORK`.
-    pub const CORKED: u32 = 1 << 9;
-    /// A non-blocking send has found no space, and the program was told so.
-    pub const TOLD_FULL: u32 = 1 << 10;
-    /// This side is `Side::One` of the connection.
-    pub const SIDE_ONE: u32 = 1 << 11;
-    /// No socket uses the block: it names a ring that an open socket has given up.
-    pub const RETIRED: u32 = 1 << 12;
-    /// An accept queue: the program waits for it, has waited, or is sure to, by a call that we see. The service reads this.
-    pub const AWAITED: u32 = shm::AWAITED;
-    /// The listener waits for data (`TCP_DEFER_ACCEPT`): the service is to be told of the first bytes.
-    pub const DEFERRED: u32 = 1 << 14;
-    /// Mask: a send must decide whether to hold bytes back.
-    pub const HOLDS: u32 = HELD | CORKED;
-}
-
-/// The bits of `SockBlock::flags`.
-pub mod flags {
-    /// The program has set `O_NONBLOCK`.
-    pub const NONBLOCK: u32 = shm::NONBLOCK;
-    /// A send found no space, and no later send has found any.
-    pub const FULL: u32 = 1 << 1;
-    /// The connection was accepted, not connected.
-    pub const PASSIVE: u32 = 1 << 2;
-    /// The program has set `SO_OOBINLINE`.
-    pub const INLINE: u32 = 1 << 3;
-    /// An urgent mark was seen: `queue::urgent` says which.
-    pub const MARKED: u32 = 1 << 4;
-    /// Lowest bit of `SO_RCVLOWAT` in bytes; the value 0 means 1.
-    pub const MARK_SHIFT: u32 = 5;
-}
 
 /// The bits of `Endpoint::marks`.
 mod marks {

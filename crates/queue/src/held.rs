@@ -11,7 +11,8 @@
 use crate::Ordering::{AcqRel, Acquire, Relaxed};
 use crate::doorbell::barrier_after_rmw;
 use crate::stream::Sender;
-use shm::{HELD, Half, SockBlock, half_flags};
+use shm::sock_state::HELD;
+use shm::{Half, SockBlock, half_flags};
 
 impl Sender {
     /// Adds `n` bytes that lie in the ring already, without publishing them.

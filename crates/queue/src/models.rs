@@ -10,7 +10,8 @@ use crate::{Doorbell, Ring, Wake};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering, fence};
 use loom::thread;
-use shm::{ContextBlock, HELD, Half, SockBlock, half_flags};
+use shm::sock_state::HELD;
+use shm::{ContextBlock, Half, SockBlock, half_flags};
 
 const AREA: u64 = 1 << 20;
 

@@ -336,6 +336,18 @@ pub fn raise(own: &Half, flag: u32) {
     fence(SeqCst);
 }
 
+/// Closes one end of a connection in the place of its owner, which is dead or has let go, by Linux's rule: a reset if input is unread or
+/// `reset` says so, else the end of the stream. False: the owner has closed it.
+pub fn close_for(own: &Half, peer: &Half, reset: bool) -> bool {
+    if own.flags.load(Acquire) & half_flags::RELEASED != 0 {
+        return false;
+    }
+    let is_unread = peer.tx_head.load(Acquire) != own.rx_tail.load(Acquire);
+    let end = if is_unread || reset { half_flags::RESET } else { half_flags::FIN };
+    raise(own, end | half_flags::READ_CLOSED | half_flags::RELEASED);
+    true
+}
+
 #[cfg(all(test, not(loom)))]
 #[path = "stream_tests.rs"]
 mod tests;

@@ -21,15 +21,13 @@ use control::KernelReason;
 use control::{AcceptRecord, RECORD_LEN, RegionInfo, Reply, SocketOptions};
 use cycles::now_ns;
 use flow::{CommandSender, ExceptionReceiver, Flows};
-use queue::stream::raise;
+use queue::stream::close_for;
 use rustix::io::Errno;
 use shm::Side;
-use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET};
 use slowpath::{Connect, Event, OwnAddress, Owner, PendingId, Release, SlowPath};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use wire::{Endpoint, MacAddr};
 
 /// Most exceptions handled before the control lines are served.
@@ -435,11 +433,8 @@ impl Registry {
         if std::mem::replace(&mut flow.closed, true) {
             return;
         }
-        if let Some((own, app)) = memory.halves(slot)
-            && app.flags.load(Ordering::Acquire) & RELEASED == 0
-        {
-            let unread = own.tx_head.load(Ordering::Acquire) != app.rx_tail.load(Ordering::Acquire);
-            raise(app, if unread || reset { RESET } else { FIN } | READ_CLOSED | RELEASED);
+        if let Some((own, app)) = memory.halves(slot) {
+            close_for(app, own, reset);
         }
         if self.tcp.slow.release_slot(memory.index, slot) == Release::Free {
             self.free_flow_slot(region, slot);

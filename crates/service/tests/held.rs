@@ -5,8 +5,9 @@ use control::Report;
 use queue::{Doorbell, Wake};
 use service::{Options, Sharing};
 use shm::HELD_CONTEXT;
+use shm::Side;
 use shm::half_flags::{FIN, NEAR, PUSHING};
-use shm::{HELD, Side};
+use shm::sock_state::HELD;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 

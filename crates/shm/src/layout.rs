@@ -317,17 +317,63 @@ pub struct Urgent {
 
 /// The bit of [`SockBlock::holders`] with which the service holds a connection for the process that shows its descriptor next.
 pub const TRUST: u64 = 1 << 63;
-/// In [`SockBlock::state`]: `SockBlock::tx_head` may be ahead of the half's, by bytes held back (`TCP_CORK`, `MSG_MORE`).
-pub const HELD: u32 = 1 << 8;
-/// In [`SockBlock::state`] of an accept queue: the program waits for connections by calls that the library sees.
-pub const AWAITED: u32 = 1 << 13;
 /// In [`SockBlock::tx_lock`] and [`SockBlock::rx_lock`], in place of a thread: the connection was moved to another process.
 pub const MOVED: u32 = u32::MAX;
 
 /// In [`SockBlock::rx_lock`], in place of a thread: the service takes connections back from an accept queue, for a moment.
 pub const SEIZED: u32 = u32::MAX - 1;
-/// In [`SockBlock::flags`]: `O_NONBLOCK`.
-pub const NONBLOCK: u32 = 1;
+
+/// The bits of `SockBlock::state`.
+pub mod sock_state {
+    /// The peer's `OPEN` was seen: the handshake is over.
+    pub const OPEN: u32 = 1;
+    /// The end of the connection was noted: it was reset, it failed, or its region is gone.
+    pub const OVER: u32 = 1 << 1;
+    /// The program has called `shutdown(SHUT_RD)`.
+    pub const SHUT_RD: u32 = 1 << 2;
+    /// The program has called `shutdown(SHUT_WR)`.
+    pub const SHUT_WR: u32 = 1 << 3;
+    /// `connect` has reported success to the program, or the connection was accepted.
+    pub const TOLD: u32 = 1 << 4;
+    /// Bytes were sent to a peer that has closed: the next send fails.
+    pub const INTO_THE_VOID: u32 = 1 << 5;
+    /// The error queue may hold a `MSG_ZEROCOPY` notice.
+    pub const NOTICE: u32 = 1 << 6;
+    /// The program gave up the connection, or the attempt to make one: the socket is unconnected again.
+    pub const UNCONNECTED: u32 = 1 << 7;
+    /// Sent bytes may be held back. The service reads this.
+    pub const HELD: u32 = 1 << 8;
+    /// The program has set `TCP_CORK`.
+    pub const CORKED: u32 = 1 << 9;
+    /// A non-blocking send has found no space, and the program was told so.
+    pub const TOLD_FULL: u32 = 1 << 10;
+    /// This side is `Side::One` of the connection.
+    pub const SIDE_ONE: u32 = 1 << 11;
+    /// No socket uses the block: it names a ring that an open socket has given up.
+    pub const RETIRED: u32 = 1 << 12;
+    /// An accept queue: the program waits for it, has waited, or is sure to, by a call that we see. The service reads this.
+    pub const AWAITED: u32 = 1 << 13;
+    /// The listener waits for data (`TCP_DEFER_ACCEPT`): the service is to be told of the first bytes.
+    pub const DEFERRED: u32 = 1 << 14;
+    /// Mask: a send must decide whether to hold bytes back.
+    pub const HOLDS: u32 = HELD | CORKED;
+}
+
+/// The bits of `SockBlock::flags`.
+pub mod sock_flags {
+    /// The program has set `O_NONBLOCK`.
+    pub const NONBLOCK: u32 = 1;
+    /// A send found no space, and no later send has found any.
+    pub const FULL: u32 = 1 << 1;
+    /// The connection was accepted, not connected.
+    pub const PASSIVE: u32 = 1 << 2;
+    /// The program has set `SO_OOBINLINE`.
+    pub const INLINE: u32 = 1 << 3;
+    /// An urgent mark was seen: `queue::urgent` says which.
+    pub const MARKED: u32 = 1 << 4;
+    /// Lowest bit of `SO_RCVLOWAT` in bytes; the value 0 means 1.
+    pub const MARK_SHIFT: u32 = 5;
+}
 
 /// An application's own state of one socket: two lines in the application region, shared with forked children.
 /// The service reads `holders`, `region` and `slot`, untrusted, to clean up after a death, and takes over locks and positions
@@ -360,7 +406,7 @@ pub struct SockBlock {
     pub tx_lock: AtomicU32,
     /// Thread that holds the lock of the receiving side; 0: free.
     pub rx_lock: AtomicU32,
-    /// State of the socket's life cycle, with bits such as [`HELD`].
+    /// State of the socket's life cycle, with the bits of [`sock_state`].
     pub state: AtomicU32,
     /// Open-file flags and shutdown bits.
     pub flags: AtomicU32,

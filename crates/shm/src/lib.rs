@@ -28,9 +28,10 @@ mod map;
 mod region;
 
 pub use layout::{
-    ACCOUNTS, AWAITED, CONTEXTS, ContextBlock, HELD, HELD_CONTEXT, Half, Header, Kind, Layout, MAGIC, MOVED,
-    NONBLOCK, Params, SECTIONS, SEIZED, SLOW_CONTEXT, Sending, Side, Slot, SockBlock, TRUST, TRUST_CONTEXT,
-    ThreadAccount, Urgent, VERSION, WORDS_MAX, application_flags, half_flags, low_water, low_water_flags,
+    ACCOUNTS, CONTEXTS, ContextBlock, HELD_CONTEXT, Half, Header, Kind, Layout, MAGIC, MOVED, Params,
+    SECTIONS, SEIZED, SLOW_CONTEXT, Sending, Side, Slot, SockBlock, TRUST, TRUST_CONTEXT, ThreadAccount,
+    Urgent, VERSION, WORDS_MAX, application_flags, half_flags, low_water, low_water_flags, sock_flags,
+    sock_state,
 };
 #[cfg(not(loom))]
 pub use region::{Region, RegionError};

@@ -8,14 +8,12 @@ use endpoint::stream::{How, Progress, Said, ready};
 use endpoint::{Endpoint as Stream, state};
 use flow::FlowId;
 use queue::Doorbell;
-use queue::stream::{raise, watch};
+use queue::stream::{close_for, watch};
 use rustix::io::Errno;
 use shm::Side;
-use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET};
 use slowpath::{Connect, PendingId};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::Ordering;
 use wire::Endpoint;
 
 /// A socket descriptor of a simulated application.
@@ -462,8 +460,7 @@ impl Host {
     /// Closes a connection in place of its application, by Linux's rule: unread input causes a reset.
     fn abandon_slot(&mut self, slot: u32, reset: bool) {
         let Some((own, app)) = self.region.halves(slot) else { return };
-        let unread = own.tx_head.load(Ordering::Acquire) != app.rx_tail.load(Ordering::Acquire);
-        raise(app, if unread || reset { RESET } else { FIN } | READ_CLOSED | RELEASED);
+        close_for(app, own, reset);
         self.release_slot(slot);
     }
 

@@ -12,9 +12,9 @@ use crate::relay::endpoint::End;
 use control::KernelReason;
 use control::{AcceptRecord, RegionInfo, Reply};
 use cycles::now_ns;
-use queue::stream::{raise, watch};
+use queue::stream::{close_for, raise, watch};
 use shm::Side;
-use shm::half_flags::{FIN, NEAR, OPEN, READ_CLOSED, RELEASED, RESET};
+use shm::half_flags::{NEAR, OPEN, READ_CLOSED, RELEASED, RESET};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
@@ -197,10 +197,7 @@ impl Registry {
         let Some(relay) = self.relays.get(&id).filter(|r| !r.gone[end]) else { return };
         let SlotKey { region, slot } = relay.places[end];
         let Some((own, app)) = self.regions.get(&region).and_then(|r| r.memory.halves(slot)) else { return };
-        if app.flags.load(Ordering::Acquire) & RELEASED == 0 {
-            let unread = own.tx_head.load(Ordering::Acquire) != app.rx_tail.load(Ordering::Acquire);
-            raise(app, if unread || reset { RESET } else { FIN } | READ_CLOSED | RELEASED);
-        }
+        close_for(app, own, reset);
         self.look_at_relay(id);
     }
 

@@ -10,10 +10,11 @@ use crate::registry::application::Application;
 use crate::registry::{Answer, BellChange, Registry};
 use control::Push;
 use queue::Doorbell;
-use queue::stream::raise;
+use queue::stream::close_for;
 use shm::TRUST_CONTEXT;
-use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET};
-use shm::{HELD, Half, MOVED, Side, SockBlock, TRUST};
+use shm::half_flags::RELEASED;
+use shm::sock_state::HELD;
+use shm::{Half, MOVED, Side, SockBlock, TRUST};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -276,12 +277,9 @@ impl Registry {
         }
         let Some(half) = pair.region.slot(slot).map(|s| &s.half) else { return };
         let (own, peer) = (&half[side], &half[side ^ 1]);
-        if own.flags.load(Ordering::Acquire) & RELEASED != 0 {
+        if !close_for(own, peer, reset) {
             return;
         }
-        let unread = peer.tx_head.load(Ordering::Acquire) != own.rx_tail.load(Ordering::Acquire);
-        let end = if unread || reset { RESET } else { FIN };
-        raise(own, end | READ_CLOSED | RELEASED);
         let other = if side == 0 { Side::One } else { Side::Zero };
         if let Some(family) = self.family_of(pair.parties[side ^ 1]) {
             self.ring_for_dead(&pair.region, other, family, slot);
