@@ -44,6 +44,9 @@ impl Default for Pool {
     }
 }
 
+/// Attempts at one word of the bitmap that others change meanwhile.
+const TRIES: usize = 64;
+
 impl Pool {
     /// Lends a ring of `class`. `word(i)` is word `i` of the page bitmap; only pages below `pages` are lent.
     pub fn lend<'a>(
@@ -157,7 +160,10 @@ impl Pool {
             let w = (self.hands[class] + step) % words;
             let beyond = beyond(w, pages);
             let mut seen = word(w).load(Relaxed);
-            while let Some(shift) = (0..64).step_by(n).find(|s| (seen | beyond) & (mask(n) << s) == 0) {
+            // Bounded: the other side may change the word without end.
+            for _ in 0..TRIES {
+                let free = (0..64).step_by(n).find(|s| (seen | beyond) & (mask(n) << s) == 0);
+                let Some(shift) = free else { break };
                 let wanted = seen | (mask(n) << shift);
                 match word(w).compare_exchange(seen, wanted, AcqRel, Acquire) {
                     Ok(_) => {

@@ -376,9 +376,9 @@ pub mod sock_flags {
 }
 
 /// An application's own state of one socket: two lines in the application region, shared with forked children.
-/// The service reads `holders`, `region` and `slot`, untrusted, to clean up after a death, and takes over locks and positions
-/// when the connection moves to another process; all other fields are the library's. Crate `socket` defines their
-/// meaning.
+/// The service reads `holders`, `region`, `slot`, `ports`, `state`, `flags` and `tx_head`, untrusted, to clean up after a death, and takes
+/// over locks and positions when the connection moves to another process; all other fields are the library's. Crate `endpoint` defines
+/// their meaning.
 ///
 /// ```text
 ///   0   holders u64 | tx_head u64 | rx_tail u64 | tx_ring u64 | tx_start u64 | tx_old u64

@@ -6,11 +6,11 @@
 //!
 //! ```text
 //!   offset        what                                   written by
-//!   0             Header                                 the creator (the service), once
+//!   0             Header                                 the creator (the service) once; some words by both
 //!   contexts      ContextBlock[side][CONTEXTS]           producers set bits, the consumer clears them
 //!   slots         Slot[slots]: Half[side 0], Half[1]     each side its own half
 //!   urgent        Urgent[slots]                          each side its own words
-//!   pages         page bitmap[side]                      each side its own
+//!   pages         page bitmap[side]                      each side its own (the service keeps its own privately)
 //!   socks         SockBlock[slots] (application region)  the application (and its forked children)
 //!   accounts      ThreadAccount[64] (application r.)     each thread of the application its own
 //!   data 0        payload bytes of side 0's rings        side 0

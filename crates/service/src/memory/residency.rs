@@ -1,4 +1,5 @@
-//! Which pages of a region are present. The service never touches a page that the application has not made present, and so paid for.
+//! Which pages of a region are present. Of the data areas, and of the socket blocks that it searches,
+//! the service touches no page that the application has not made present, and so paid for.
 //! `mincore` tells it without a lock of the memfd; `SEEK_HOLE` would wait for a process that holds that lock.
 
 use base::limits::PAGE;
