@@ -112,7 +112,7 @@ fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Reg
     }
     let tcp = Tcp::new(&config, common.flows.clone(), opened.mac, opened.mtu, rings, common.clock)?;
     let counting = Counting::new(common.cycles);
-    let mut registry = Registry::new(config, cores, common.bells, tcp, counting, watched);
+    let mut registry = Registry::new(config, cores, common.bells, tcp, counting, watched, Instant::now());
     registry.port = opened.description;
     Ok(registry)
 }
@@ -196,6 +196,7 @@ impl Service {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(e) => return Err(os("wait for events")(e)),
             }
+            self.registry.now = Instant::now();
             let mut has_new_lines = false;
             for event in events.drain(..) {
                 let token = event.data.u64();

@@ -26,7 +26,6 @@ use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
-use std::time::Instant;
 
 /// The burden (see [`Registry::burden`]) of an empty queue on which its process sleeps.
 const IDLE: (bool, usize, bool) = (false, 0, false);
@@ -64,7 +63,7 @@ impl Registry {
             options: slowpath::FlowOptions::default(),
             queues: Vec::new(),
             nonblocking: false,
-            since: Instant::now(),
+            since: self.now,
             kept: Vec::new(),
         };
         self.clear_place(&listener);

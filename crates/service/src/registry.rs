@@ -36,6 +36,7 @@ use shm::TRUST_CONTEXT;
 use shm::{Region, Side};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The outcome of a request.
 #[derive(Debug)]
@@ -68,6 +69,8 @@ impl Answer {
 /// All state of the control thread but its own descriptors.
 #[derive(Debug)]
 pub struct Registry {
+    /// The present time, as of the input that is handled now. No part of the registry reads a clock.
+    pub now: Instant,
     /// The configuration in use.
     pub config: Config,
     /// The policy in force.
@@ -150,8 +153,10 @@ impl Registry {
         tcp: Tcp,
         counting: Counting,
         watched: &Watched,
+        now: Instant,
     ) -> Self {
         Self {
+            now,
             indices: Slots::new(0, config.max_applications),
             relays: HashMap::new(),
             cores,

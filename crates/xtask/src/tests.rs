@@ -143,7 +143,12 @@ fn modules_declared_for_tests_are_exempt() {
 fn only_some_crates_read_a_clock() {
     let text = "fn f() -> u64 {\n    std::time::Instant::now()\n}\n";
     assert_eq!(findings("slowpath", "timer.rs", text), ["2: clock: `Instant"]);
-    assert!(findings("service", "timer.rs", text).is_empty());
+    assert!(findings("service", "daemon.rs", text).is_empty());
+    assert_eq!(
+        findings("service", "registry.rs", text),
+        ["2: clock: `Instant"],
+        "its registry takes the time as an argument"
+    );
 }
 
 #[test]

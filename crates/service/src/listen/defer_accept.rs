@@ -85,7 +85,7 @@ impl Registry {
             return false;
         };
         self.establish(incoming.0, 0);
-        let until = Instant::now() + patience;
+        let until = self.now + patience;
         self.listeners.deferred.add(Waiting { listener, key, incoming, until });
         true
     }

@@ -145,8 +145,7 @@ impl Registry {
             Some(known) => known,
             None => {
                 let most = backlog.div_ceil(2);
-                let new =
-                    Line { slot: 0, queue: key, local, source, most, counted: [0; 2], asked: Instant::now() };
+                let new = Line { slot: 0, queue: key, local, source, most, counted: [0; 2], asked: self.now };
                 (self.new_line(region, parties, new)?, most)
             }
         };
@@ -294,7 +293,7 @@ impl Registry {
 
     /// Adds the connections made and accepted through lines to the statistics.
     pub fn count_lines(&mut self) {
-        let (mut counts, now) = (Vec::new(), Instant::now());
+        let (mut counts, now) = (Vec::new(), self.now);
         for pair in self.pairs.values_mut() {
             for line in &mut pair.lines {
                 let Some(lines) = pair.region.slot(line.slot) else { continue };

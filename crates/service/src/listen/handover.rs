@@ -99,7 +99,7 @@ impl Registry {
     /// Called when a queue of a listener was closed: if it was the last, remembers the listener without a queue.
     pub fn desert(&mut self, id: u32, nonblocking: bool) {
         let Some(listener) = self.listeners.all.get_mut(&id).filter(|l| l.queues.is_empty()) else { return };
-        (listener.nonblocking, listener.since) = (nonblocking, Instant::now());
+        (listener.nonblocking, listener.since) = (nonblocking, self.now);
         if let Some(surplus) = self.listeners.surplus(DESERTED_MOST) {
             self.end_listener(surplus);
         }
@@ -223,7 +223,7 @@ impl Registry {
     pub fn look_after(&mut self, key: QueueKey) {
         let is_relieved = |queue: &Queue| queue.sock.is_some() && self.listeners.relief.is_none();
         if self.listeners.queues.get(&key).is_some_and(is_relieved) && !self.strangers(key).is_empty() {
-            self.listeners.relief = Some(Instant::now() + PATIENCE);
+            self.listeners.relief = Some(self.now + PATIENCE);
         }
     }
 

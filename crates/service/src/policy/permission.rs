@@ -10,7 +10,6 @@ use control::KernelReason;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::net::SocketAddr;
-use std::time::Instant;
 
 /// Most characters of an error in the policy file that are sent to the command line, so that they fit a message.
 const MISTAKE_LEN: usize = 1024;
@@ -77,7 +76,7 @@ impl Registry {
             return self.refusal(is_own, &refusal);
         }
         let rate = self.policy.limits(&subject).new_connections_per_second;
-        if !self.rates.begin(subject.uid, rate, Instant::now()) {
+        if !self.rates.begin(subject.uid, rate, self.now) {
             return refused(is_own, Errno::AGAIN, KernelReason::PolicyRate);
         }
         self.exceeds(&subject, is_own)
