@@ -203,6 +203,9 @@ struct Wanted {
 
 fn ask_service(sock: &Arc<Sock>, client: &Client, wanted: Wanted) -> Result<Connected, Errno> {
     let Wanted { index, remote, plain, shown, absent } = wanted;
+    if !plain.ip().is_loopback() {
+        client.expect_first();
+    }
     let options = crate::socket::options::of_socket(sock);
     let request = |has_looked| Request::Connect { remote, options, has_looked };
     match ask(client, request, shown) {

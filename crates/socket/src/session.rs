@@ -16,7 +16,7 @@ pub use crate::session::current::{
     announce, current, hold_attempts, hold_current, is_announced, present, replace, settle_for_parents,
 };
 use crate::session::log::{Level, log};
-use crate::session::registration::FIRST_BYTES;
+use crate::session::registration::FIRST_WINDOWS_BYTES;
 pub use crate::session::registration::{Announced, room};
 use crate::session::rpc::Exchange;
 use crate::sys;
@@ -320,6 +320,13 @@ impl Client {
         mapped.growth.share(bytes, |from, to| self.populate(mapped, from, to));
     }
 
+    /// Before a connection over a port may come: makes memory present for the first windows.
+    pub fn expect_first(&self) {
+        if self.home.growth.present() < FIRST_WINDOWS_BYTES {
+            self.grow(&self.home);
+        }
+    }
+
     /// A connection over a port has begun in `slot` of our region: makes memory present for its first bytes.
     pub fn expect(&self, mapped: &Mapped, slot: u32) {
         if mapped.is_own() && mapped.growth.present() < populate::expected(slot) {
@@ -375,9 +382,6 @@ impl Client {
 
     /// Takes a free socket block of our application region.
     pub fn take_block(&self) -> Option<u32> {
-        if self.home.growth.present() < FIRST_BYTES {
-            self.grow(&self.home);
-        }
         self.take_block_of(&self.home)
     }
 

@@ -103,6 +103,7 @@ fn announce(sock: &Arc<Sock>, fd: RawFd, client: &Arc<Client>, backlog: u32) -> 
             None => return Ok(Listened::Kernel(Why::asked(KernelReason::TooManySockets))),
         },
     };
+    client.expect_first();
     let answer = client.ask_with(Request::Listen { sock: block, backlog }, Some(fd));
     if let Some(link) = sock.listener() {
         if again(sock, client, link, &answer) {
@@ -261,6 +262,7 @@ pub fn share(sock: &Arc<Sock>) {
     if Arc::ptr_eq(&link.mapped, &client.home) || is_asked {
         return;
     }
+    client.expect_first();
     let request = Request::ShareListener { region: link.mapped.id, slot: link.slot() };
     let own = match client.ask(request) {
         Ok((Reply::Listening { slot }, _)) if client.home.has(slot) => client.take_block().map(|index| {

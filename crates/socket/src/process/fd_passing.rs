@@ -122,6 +122,7 @@ pub fn take_over(sock: &Sock) {
 /// Makes the connection behind `fd` the one of `sock`. False: the service has none for it.
 fn take(sock: &Sock, fd: RawFd) -> bool {
     let Some(client) = session::current() else { return false };
+    client.expect_first();
     let Some(index) = client.take_block() else { return false };
     let Some(block) = client.home.region.sock(index) else { return false };
     // Both directions stay locked until all is set up: a process that asks for the connection meanwhile must find us in a call.

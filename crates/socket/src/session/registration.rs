@@ -20,12 +20,12 @@ use std::time::Duration;
 
 /// Longest wait for an answer of the service; past it the service counts as gone.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes of each side made present at registration: windows of some connections, so that nothing is lost before more is present
-/// ([`control::grown`]).
-pub(super) const FIRST_BYTES: u64 = 1 << 20;
-/// The same in a forked child until it has a socket of its own. Most children serve one connection of the parent and end, and each page
-/// costs a fault and is taken from the machine anew.
-const FIRST_BYTES_OF_CHILD: u64 = 64 << 10;
+/// Bytes of each side made present at registration. Most programs have connections inside this host only, which have memory of their own;
+/// each page costs a fault.
+const FIRST_BYTES: u64 = 64 << 10;
+/// Bytes of each side that are present before a connection over a port may come: windows of some connections, so that nothing is lost
+/// before more is present ([`control::grown`]).
+pub(super) const FIRST_WINDOWS_BYTES: u64 = 1 << 20;
 
 /// A registration that has only said hello: from then on the service notices the end of this process.
 #[derive(Debug)]
@@ -78,8 +78,7 @@ impl Announced {
     /// Completes the registration. A forked child without descriptors or memory for it goes on with its `parent`'s, locked in.
     pub fn finish(mut self, parent: Option<&Client>) -> Result<Arc<Client>, LineError> {
         let mut pushes = Vec::new();
-        let present = if parent.is_some() { FIRST_BYTES_OF_CHILD } else { FIRST_BYTES };
-        match introduce(&mut self.exchange, present, |push, fds| pushes.push((push, fds))) {
+        match introduce(&mut self.exchange, FIRST_BYTES, |push, fds| pushes.push((push, fds))) {
             Ok((welcome, home)) => {
                 let client = Client::new(self, parent, welcome, home);
                 for (push, fds) in pushes {
