@@ -161,6 +161,12 @@ impl Client {
         lock(&self.exchange).has_room()
     }
 
+    /// Frees the descriptor number that is kept for what the service sends.
+    pub fn give_room(&self) {
+        let _deferred = Deferred::begin();
+        lock(&self.exchange).give_room();
+    }
+
     /// Sends a message that needs no answer.
     pub fn say(&self, request: Request) {
         if self.dead.load(Ordering::Relaxed) || detached::is_locked() {

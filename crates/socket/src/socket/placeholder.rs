@@ -8,6 +8,7 @@
 use crate::fd::reserved;
 use crate::process::fork_locks::Held;
 use crate::process::{fd_passing, io_uring, visibility};
+use crate::session;
 use crate::session::detached;
 use crate::socket::{Sock, flag};
 use crate::sys::Alone;
@@ -207,7 +208,11 @@ impl Place {
     pub fn without<R>(&mut self, work: impl FnOnce() -> R) -> Result<R, Errno> {
         self.give_back()?;
         let result = work();
-        self.take()?;
+        if let Err(e) = self.take() {
+            // The library keeps a number for what the service sends; the program's connection comes first.
+            session::present().ok_or(e)?.give_room();
+            self.take()?;
+        }
         Ok(result)
     }
 
