@@ -42,7 +42,10 @@ pub const SERVICE: u32 = u32::MAX;
 const UNREAD: &str = "a helper thread has ended, or reading the files takes too long";
 /// A helper that works longer than this is stuck: the control lines of its user that wait for it are closed.
 const STUCK: Duration = Duration::from_secs(2);
-/// Pause before jobs are offered again for which no helper could be started.
+/// Most helpers, and most with those that start late: helpers of root and of the service's own jobs are not counted in `HELPERS_MAX`.
+const ALL_MAX: (usize, usize) = (HELPERS_MAX + 2, 4 * (HELPERS_MAX + 2));
+/// Pause after a helper could not be started or be given a job. A helper that takes longer to start is late, and another one starts: it
+/// closes its copies of the service's descriptors, and one of them may have become the last of a descriptor whose close waits.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Name of a helper. A removed helper's name is not used again.
@@ -176,8 +179,10 @@ enum Word {
 struct Helper {
     /// Socket by which the helper is sent descriptors.
     socket: OwnedFd,
-    /// The helper's end of that socket, until the helper has its own descriptor table.
+    /// The helper's end of that socket, while the helper starts: until it has its own descriptor table this number must stay open.
     its: Option<OwnedFd>,
+    /// When its thread was started.
+    since: Instant,
     tasks: Sender<Task>,
     running: Option<Running>,
 }
@@ -193,8 +198,10 @@ pub struct Helpers {
     turns: VecDeque<u32>,
     /// Results of jobs that a helper failed to do. `finished` returns them next.
     failed: Vec<Done>,
-    /// When to offer the waiting jobs again, because some got no helper.
-    again: Option<Instant>,
+    /// No helper is started before this time, because one could not be.
+    rest: Option<Instant>,
+    /// When the helper that was started last is late.
+    late: Option<Instant>,
     outbox: Sender<(Name, Word)>,
     inbox: Receiver<(Name, Word)>,
     /// Eventfd, readable when a helper has finished a job. No other process has it.
@@ -214,7 +221,8 @@ impl Helpers {
             waiting: HashMap::new(),
             turns: VecDeque::new(),
             failed: Vec::new(),
-            again: None,
+            rest: None,
+            late: None,
             outbox,
             inbox,
             told: new_eventfd()?,
@@ -254,7 +262,7 @@ impl Helpers {
                     // The result of a job that was given up is dropped.
                     all.extend(done.filter(|_| running.is_some_and(|running| !running.is_stuck)));
                 }
-                Word::Ended => self.ended(name),
+                Word::Ended => self.ended(name, now),
             }
         }
         self.give_up(now, &mut all);
@@ -266,22 +274,24 @@ impl Helpers {
     /// When [`finished`](Self::finished) is to be called at the latest.
     pub fn due(&self) -> Option<Instant> {
         let running = self.running().filter(|running| !running.is_stuck);
-        running.map(|running| running.since + STUCK).chain(self.again).min()
+        running.map(|running| running.since + STUCK).chain(self.rest).chain(self.late).min()
     }
 
     /// A helper's thread has ended: removes the helper.
-    fn ended(&mut self, name: Name) {
-        let Some(Helper { its, running: Some(running), .. }) = self.helpers.remove(&name) else { return };
-        // The job's descriptor may still be in the queue of this socket, and closing it may block.
-        if let Some(its) = its {
-            self.queue(running.uid, Job::Close(its));
+    fn ended(&mut self, name: Name, now: Instant) {
+        let Some(Helper { its, running, .. }) = self.helpers.remove(&name) else { return };
+        if its.is_some() {
+            self.rest = Some(now + PAUSE);
         }
-        self.fail(running);
+        if let Some(running) = running {
+            self.fail(running);
+        }
     }
 
     /// A job will not be done. One that was given up has its result.
     fn fail(&mut self, running: Running) {
         self.failed.extend(running.task.failed().filter(|_| !running.is_stuck));
+        write_eventfd(self.told.as_fd());
     }
 
     fn running(&self) -> impl Iterator<Item = &Running> {
@@ -303,9 +313,9 @@ impl Helpers {
         }
     }
 
-    /// Gives waiting jobs to idle helpers, each user in turn.
+    /// Gives waiting jobs to idle helpers, each user in turn, and starts helpers for the others.
     fn start(&mut self, now: Instant) {
-        self.again = None;
+        let mut wanted = 0;
         for _ in 0..self.turns.len() {
             let Some(uid) = self.turns.pop_front() else { break };
             let is_busy = self.running().any(|running| running.uid == uid);
@@ -318,24 +328,40 @@ impl Helpers {
             if is_busy || !self.may_work(uid) {
                 continue;
             }
-            match self.idle() {
-                Ok(name) => {
-                    if let Some(job) = self.waiting.get_mut(&uid).and_then(VecDeque::pop_front) {
-                        self.give(name, uid, job, now);
-                    }
-                }
-                Err(e) => {
-                    tracing::error!(
-                        "a helper thread cannot be started, and what is shown to the service waits: {e}"
-                    );
-                    self.again = Some(now + PAUSE);
-                    break;
-                }
+            let Some(name) = self.idle() else {
+                wanted += 1;
+                continue;
+            };
+            if let Some(job) = self.waiting.get_mut(&uid).and_then(VecDeque::pop_front) {
+                self.give(name, uid, job, now);
             }
         }
-        if !self.failed.is_empty() {
-            self.again = Some(now);
+        self.start_helpers(wanted, now);
+    }
+
+    /// Starts helpers until `wanted` of them are starting, as far as the limits allow. A helper gets its first job when it has started.
+    fn start_helpers(&mut self, wanted: usize, now: Instant) {
+        self.rest = self.rest.filter(|at| now < *at);
+        self.late = self.late.filter(|at| now < *at);
+        let starting = self.starting().filter(|since| now < *since + PAUSE).count();
+        let late = self.starting().count() - starting;
+        let room = (ALL_MAX.0 + late).min(ALL_MAX.1).saturating_sub(self.helpers.len());
+        for _ in 0..wanted.saturating_sub(starting).min(room) {
+            if self.rest.is_some() {
+                return;
+            }
+            if let Err(e) = self.start_one(now) {
+                tracing::error!(
+                    "a helper thread cannot be started, and what is shown to the service waits: {e}"
+                );
+                self.rest = Some(now + PAUSE);
+            }
         }
+    }
+
+    /// When the helpers were started that have no descriptor table of their own yet.
+    fn starting(&self) -> impl Iterator<Item = Instant> {
+        self.helpers.values().filter(|helper| helper.its.is_some()).map(|helper| helper.since)
     }
 
     /// True when the limit allows a helper for user `uid` now.
@@ -344,19 +370,13 @@ impl Helpers {
         !is_counted(uid) || self.running().filter(|running| is_counted(running.uid)).count() < HELPERS_MAX
     }
 
-    /// Name of an idle helper; starts one if there is none.
-    fn idle(&mut self) -> rustix::io::Result<Name> {
-        if let Some((name, _)) = self.helpers.iter().find(|(_, helper)| helper.running.is_none()) {
-            return Ok(*name);
-        }
-        let helper = self.start_one()?;
-        let name = self.next;
-        self.next += 1;
-        self.helpers.insert(name, helper);
-        Ok(name)
+    /// Name of an idle helper.
+    fn idle(&self) -> Option<Name> {
+        let is_idle = |helper: &Helper| helper.its.is_none() && helper.running.is_none();
+        self.helpers.iter().find(|(_, helper)| is_idle(helper)).map(|(name, _)| *name)
     }
 
-    fn start_one(&self) -> rustix::io::Result<Helper> {
+    fn start_one(&mut self, now: Instant) -> rustix::io::Result<()> {
         let (socket, its) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let (tasks, orders) = channel();
@@ -376,7 +396,12 @@ impl Helpers {
             }
         };
         builder.spawn(run).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::AGAIN))?;
-        Ok(Helper { socket, its: Some(its), tasks, running: None })
+        let helper = Helper { socket, its: Some(its), since: now, tasks, running: None };
+        self.helpers.insert(self.next, helper);
+        // So that this is called again when the helper is late.
+        self.late = Some(now + PAUSE);
+        self.next += 1;
+        Ok(())
     }
 
     fn give(&mut self, name: Name, uid: u32, job: Job, now: Instant) {
@@ -395,14 +420,16 @@ impl Helpers {
         if let Job::Close(_) = job {
             // Only a helper may close it.
             self.queue(uid, job);
-            self.again = Some(now + PAUSE);
+            self.rest = Some(now + PAUSE);
         }
     }
 }
 
 impl Drop for Helpers {
-    /// Leaves lines that wait to be closed open: the kernel closes them at the process's end, and that does not wait.
+    /// Leaves lines that wait to be closed open: the kernel closes them at the process's end, and that does not wait. Leaves the sockets of
+    /// helpers that are starting open, too: such a helper would use another descriptor of that number.
     fn drop(&mut self) {
+        self.helpers.values_mut().filter_map(|helper| helper.its.take()).for_each(std::mem::forget);
         for job in self.waiting.drain().flat_map(|(_, jobs)| jobs) {
             if let Job::Close(fd) = job {
                 std::mem::forget(fd);

@@ -15,10 +15,18 @@ fn helpers() -> Helpers {
 
 /// Adds an idle helper that has no thread. Returns the thread's ends.
 fn add_idle(helpers: &mut Helpers) -> (OwnedFd, Receiver<Task>) {
+    let (its, orders) = add_starting(helpers);
+    let mut last = helpers.helpers.last_entry().unwrap();
+    last.get_mut().its = None;
+    (its, orders)
+}
+
+/// The same for a helper that is starting.
+fn add_starting(helpers: &mut Helpers) -> (OwnedFd, Receiver<Task>) {
     let ((socket, its), (tasks, orders)) = (sockets(), channel());
     let far = its.try_clone().unwrap();
-    let helper = Helper { socket, its: Some(its), tasks, running: None };
-    helpers.helpers.insert(helpers.next, helper);
+    let since = Instant::now();
+    helpers.helpers.insert(helpers.next, Helper { socket, its: Some(its), since, tasks, running: None });
     helpers.next += 1;
     (far, orders)
 }
@@ -51,7 +59,7 @@ fn a_job_fails_when_its_helper_has_ended_and_the_next_gets_another_helper() {
     drop(orders);
     let line = Arc::new(Line::new(sockets().0));
     helpers.ask(USER, Job::Receive(7, line), Instant::now()).unwrap();
-    assert!(helpers.helpers.is_empty() && helpers.due().is_some());
+    assert!(helpers.helpers.is_empty());
     assert!(matches!(helpers.finished(Instant::now())[..], [Done::Stuck(7)]));
     check_that_jobs_are_done(&mut helpers);
 }
@@ -69,26 +77,59 @@ fn a_helper_that_ends_during_a_job_is_no_longer_idle_or_busy() {
 }
 
 #[test]
-fn a_line_that_no_helper_could_be_given_is_closed_by_the_next_helper() {
-    let mut helpers = helpers();
+fn a_line_that_no_helper_could_be_given_is_closed_by_another() {
+    let (mut helpers, start) = (helpers(), Instant::now());
     drop(add_idle(&mut helpers));
     let (far, line) = sockets();
-    helpers.ask(USER, Job::Close(line), Instant::now()).unwrap();
-    assert!(helpers.due().is_some(), "the job waits for another helper");
-    assert!(helpers.finished(Instant::now()).is_empty());
+    helpers.ask(USER, Job::Close(line), start).unwrap();
+    assert_eq!(helpers.due(), Some(start + PAUSE), "the job waits for another helper");
+    assert!(helpers.finished(start + PAUSE).is_empty());
+    check_that_jobs_are_done(&mut helpers);
     poll(&mut [PollFd::new(&far, PollFlags::IN)], None).unwrap();
 }
 
 #[test]
-fn a_line_that_a_helper_was_sent_and_did_not_receive_is_closed_by_the_next_helper() {
-    let mut helpers = helpers();
-    let (socket, _orders) = add_idle(&mut helpers);
-    let (far, line) = sockets();
-    helpers.ask(USER, Job::Close(line), Instant::now()).unwrap();
-    drop(socket);
+fn a_helper_that_cannot_start_is_given_no_job_and_another_starts_after_a_pause() {
+    let (mut helpers, start) = (helpers(), Instant::now());
+    let _far = add_starting(&mut helpers);
+    helpers.ask(USER, Job::Receive(7, Arc::new(Line::new(sockets().0))), start).unwrap();
+    assert!(helpers.running().next().is_none() && helpers.helpers.len() == 1);
     helpers.outbox.send((0, Word::Ended)).unwrap();
-    assert!(helpers.finished(Instant::now()).is_empty());
-    poll(&mut [PollFd::new(&far, PollFlags::IN)], None).unwrap();
+    assert!(helpers.finished(start).is_empty() && helpers.helpers.is_empty());
+    assert_eq!(helpers.due(), Some(start + PAUSE));
+    assert!(helpers.finished(start + PAUSE).is_empty());
+    assert_eq!(helpers.helpers.len(), 1);
+}
+
+#[test]
+fn a_helper_that_starts_late_keeps_no_job_waiting() {
+    let mut helpers = helpers();
+    let _far = add_starting(&mut helpers);
+    helpers.ask(USER, Job::Close(sockets().0), Instant::now()).unwrap();
+    assert_eq!(helpers.helpers.len(), 1);
+    let late = Instant::now() + PAUSE;
+    helpers.finished(late);
+    assert_eq!((helpers.helpers.len(), helpers.due()), (2, Some(late + PAUSE)));
+    check_that_jobs_are_done(&mut helpers);
+}
+
+#[test]
+fn a_helper_that_is_starting_keeps_its_descriptor_when_the_service_ends() {
+    let mut helpers = helpers();
+    drop(add_starting(&mut helpers));
+    let near = helpers.helpers[&0].socket.try_clone().unwrap();
+    drop(helpers);
+    let received = rustix::net::recv(&near, &mut [0; 1][..], RecvFlags::DONTWAIT);
+    assert_eq!(received.map(|(_, n)| n), Err(Errno::AGAIN), "the other end is open");
+}
+
+#[test]
+fn very_many_users_start_no_more_helpers_than_may_be() {
+    let mut helpers = helpers();
+    for uid in 1..200 {
+        helpers.ask(uid, Job::Close(sockets().0), Instant::now()).unwrap();
+        assert!(helpers.helpers.len() <= ALL_MAX.1);
+    }
 }
 
 #[test]
