@@ -5,8 +5,10 @@ use control::{Line, Reply, Report, Request, ToService};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{SendFlags, sockopt};
 use service::Options;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// A connection of the kernel's: its last close waits for a minute, because nothing reads at the other end. Returns both ends.
@@ -20,12 +22,88 @@ fn lingering() -> (OwnedFd, TcpStream) {
     (stream.into(), there)
 }
 
-/// Says something with a descriptor on a new line. Where the service was quick, the last close is this process's: a thread of its own waits.
-fn dial_and_say(daemon: &Daemon, request: Request, fd: OwnedFd) -> Line {
-    let line = daemon.dial();
-    line.send(&ToService { number: 1, request }, &[fd.as_fd()], true).unwrap();
+/// What an attacking process does.
+const HELLOS: &str = "hellos";
+const BEHIND: &str = "behind";
+const HELLO: &str = "hello";
+
+/// The place of the control socket and the kind of attack, for the attacking process.
+const PLACE: &str = "TOWPATH_TEST_PLACE";
+const KIND: &str = "TOWPATH_TEST_KIND";
+
+/// A process that attacks. It is one of its own because the service's helper threads copy the descriptor table of the process that they
+/// start in: with the attacker's sockets in it a helper of any test's service would be the one that closes them last, and waits.
+struct Attacker(Child);
+
+impl Attacker {
+    /// Starts the attack, and waits until all is said.
+    fn start(daemon: &Daemon, kind: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "freeze::attack", "--ignored", "--nocapture"])
+            .env(PLACE, &daemon.path)
+            .env(KIND, kind)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.map_while(Result::ok).any(|line| line.contains("all is said")), "{kind}");
+        Self(child)
+    }
+}
+
+impl Drop for Attacker {
+    fn drop(&mut self) {
+        // A killed process does not wait for its sockets.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Says something with a lingering descriptor on a new line, and closes the descriptor: where the service was quick, the last close is
+/// this process's, and a thread of its own waits.
+fn dial_and_say(place: &Path, says: impl FnOnce(&Line, &OwnedFd)) -> (Line, TcpStream) {
+    let ((fd, there), line) = (lingering(), Daemon::dial_at(place));
+    says(&line, &fd);
     std::thread::spawn(move || drop(fd));
-    line
+    (line, there)
+}
+
+#[test]
+#[ignore = "what an attacking process runs"]
+fn attack() {
+    let (Some(place), Ok(kind)) = (std::env::var_os(PLACE), std::env::var(KIND)) else { return };
+    let place = Path::new(&place);
+    let say = |request| {
+        dial_and_say(place, |line, fd| {
+            line.send(&ToService { number: 1, request }, &[fd.as_fd()], true).unwrap();
+        })
+    };
+    let kept: Vec<_> = match kind.as_str() {
+        HELLO => vec![say(hello(None))],
+        // Before a hello, with a hello, and with what is a message of that kind.
+        HELLOS => (0..20)
+            .map(|round| match round % 3 {
+                0 => say(hello(None)),
+                1 => say(Request::Present { sock: 1 }),
+                _ => say(Request::Refused),
+            })
+            .collect(),
+        _ => (0..20)
+            .map(|_| {
+                dial_and_say(place, |line, fd| {
+                    rustix::net::send(line, b"this is no message", SendFlags::empty()).unwrap();
+                    // The service may have closed the line already.
+                    let _ =
+                        line.send(&ToService { number: 2, request: Request::Refused }, &[fd.as_fd()], true);
+                })
+            })
+            .collect(),
+    };
+    println!("all is said");
+    // Until it is killed.
+    let _ = std::io::stdin().read(&mut [0]);
+    drop(kept);
 }
 
 /// New programs register, ask and are answered. Their user's helper is the one that sticks, so they show nothing.
@@ -41,17 +119,7 @@ fn a_close_that_waits_keeps_nobody_else_waiting() {
     let (mut server, mut client) = (App::new(&daemon), App::new(&daemon));
     let (socket, address) = listener();
     let queue = server.listen(&socket, 64);
-    let mut kept = Vec::new();
-    for round in 0..20 {
-        // Before a hello, with a hello, and with what is a message of that kind.
-        let (fd, there) = lingering();
-        let request = match round % 3 {
-            0 => hello(None),
-            1 => Request::Present { sock: 1 },
-            _ => Request::Refused,
-        };
-        kept.push((dial_and_say(&daemon, request, fd), there));
-    }
+    let _attacker = Attacker::start(&daemon, HELLOS);
     serves(&daemon);
     let mut tail = 0;
     for _ in 0..3 {
@@ -65,24 +133,14 @@ fn a_close_that_waits_keeps_nobody_else_waiting() {
 #[test]
 fn descriptors_behind_the_message_for_which_a_line_is_closed_keep_nobody_waiting() {
     let daemon = Daemon::start(Options::default());
-    let mut kept = Vec::new();
-    for _ in 0..20 {
-        let (fd, there) = lingering();
-        let line = daemon.dial();
-        rustix::net::send(&line, b"this is no message", SendFlags::empty()).unwrap();
-        // The service may have closed the line already.
-        let _ = line.send(&ToService { number: 2, request: Request::Refused }, &[fd.as_fd()], true);
-        std::thread::spawn(move || drop(fd));
-        kept.push((line, there));
-    }
+    let _attacker = Attacker::start(&daemon, BEHIND);
     serves(&daemon);
 }
 
 #[test]
 fn a_service_ends_while_its_helpers_are_stuck() {
-    let (fd, _there) = lingering();
     let daemon = Daemon::start(Options::default());
-    let _line = dial_and_say(&daemon, hello(None), fd);
+    let _attacker = Attacker::start(&daemon, HELLO);
     serves(&daemon);
     // Dropping it asks the service to leave, and waits until it has.
     drop(daemon);
