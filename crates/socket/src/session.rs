@@ -142,7 +142,7 @@ impl Client {
         };
         pushes.into_iter().for_each(|(push, fds)| self.pushed(push, fds));
         if let Some(region) = new {
-            self.ask(Request::Mapped { region })?;
+            self.say(Request::Mapped { region });
         }
         answer.map_err(|e| {
             if matches!(e, LineError::Os(Errno::BADF)) && fd.is_some() {

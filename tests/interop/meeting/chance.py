@@ -80,4 +80,14 @@ def run_seed(seed, w):
 
 
 def test_of(seed):
-    return Test(f"seed_{seed}", partial(run_seed, seed), WAYS["tap_server"], LIMIT_S, False, False, True, draw(seed)[2])
+    return Test(
+        f"seed_{seed}",
+        partial(run_seed, seed),
+        WAYS["tap_server"],
+        LIMIT_S,
+        kernel=False,
+        own_service=False,
+        namespace=True,
+        alone=False,
+        up=draw(seed)[2],
+    )
