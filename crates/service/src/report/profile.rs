@@ -13,6 +13,7 @@ use cycles::{Section, Spent, Ticks};
 use serde::Serialize;
 use shm::{ACCOUNTS, SECTIONS, ThreadAccount};
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 /// Time of one module in one thread or process.
 #[derive(Debug, Serialize)]
@@ -152,7 +153,7 @@ impl Registry {
 
     /// Sets the counting mode, here and in every region.
     fn count(&mut self, wish: Wish) {
-        if self.counting.obey(wish, self.now) {
+        if self.counting.obey(wish, Instant::now()) {
             self.spread_switch();
         }
     }
