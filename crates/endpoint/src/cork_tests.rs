@@ -6,9 +6,8 @@ use crate::stream::{Progress, Said};
 use crate::{Endpoint, state};
 use base::Seed;
 use queue::held::{held_from, let_go_for};
-use shm::HELD_CONTEXT;
-use shm::Side;
 use shm::half_flags::FIN;
+use shm::{HELD_CONTEXT, Side};
 use std::sync::atomic::Ordering;
 
 const MORE: Said = Said::MORE;

@@ -45,10 +45,9 @@ pub trait Process: Debug + Send + Sync {
         None
     }
 
-    /// Makes more of the region's memory present. False: there is no service to grow with.
-    fn grow(&self, mapped: &Mapped) -> bool {
+    /// Makes more of the region's memory present.
+    fn grow(&self, mapped: &Mapped) {
         let _ = mapped;
-        false
     }
 
     /// Takes a free socket block of `home`.

@@ -164,8 +164,7 @@ impl Mapped {
     /// The doorbell of `context` of `side`.
     #[inline]
     pub fn bell(&self, side: Side, context: u32) -> Option<Doorbell<'_>> {
-        let block = self.region.context(side, context)?;
-        Some(Doorbell::new(block, self.region.layout().words_per_group))
+        Doorbell::of(&self.region, side, context)
     }
 
     /// This side's doorbell for `context`.

@@ -1,10 +1,9 @@
 //! Two ends of one connection over one pair region, in one process, without a service.
 
 use super::*;
-use crate::Endpoint;
 use crate::host::{Host, Solitary};
 use crate::region::Mapped;
-use crate::ring_reclaim;
+use crate::{Endpoint, ring_reclaim};
 use base::Seed;
 use queue::stream::watch;
 use shm::half_flags::{OPEN, RESET};

@@ -17,9 +17,7 @@ impl Home {
     /// The doorbell on which this application rings for core `index`.
     #[inline]
     pub(crate) fn doorbell(&self, index: u32) -> Option<Doorbell<'_>> {
-        let region = self.region.region();
-        let block = region.context(Side::Zero, index)?;
-        Some(Doorbell::new(block, region.layout().words_per_group))
+        Doorbell::of(self.region.region(), Side::Zero, index)
     }
 
     /// Hints the processor to fetch the cache line `back` bytes before the end of what `half`'s side has produced; if `back` > 0 also

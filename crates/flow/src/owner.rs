@@ -193,8 +193,7 @@ pub fn tell(region: &AppRegion, index: u16, slot: u32) -> Option<News> {
 /// slots. `Some`: the context sleeps, and the caller writes its eventfd.
 #[inline]
 pub fn ring(region: &AppRegion, index: u16, context: u32, word: u32, bits: u64) -> Option<News> {
-    let block = region.region.context(Side::One, context)?;
-    match Doorbell::new(block, region.region.layout().words_per_group).ring_many(word as usize, bits) {
+    match Doorbell::of(&region.region, Side::One, context)?.ring_many(word as usize, bits) {
         Wake::Needed => Some(News { region: index, context }),
         Wake::NotNeeded => None,
     }

@@ -102,13 +102,6 @@ impl<'a> Doorbell<'a> {
         }
     }
 
-    /// True when a producer that was killed may have been the one that had to write the eventfd: a bit is set, and the consumer has
-    /// not taken it. It may also be awake and about to: one more write of its eventfd does no harm.
-    #[must_use]
-    pub fn is_rung(self) -> bool {
-        self.block.top.load(SeqCst) != 0
-    }
-
     /// Consumer: true when some slot may have news. One relaxed load: cheap enough to poll.
     #[must_use]
     #[inline]

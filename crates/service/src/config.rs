@@ -3,12 +3,10 @@
 
 pub(crate) mod values;
 
-use crate::ServiceError;
 use crate::config::values::{Congestion, Mac, Network, PortChoice, PortKind, Rate};
-use crate::policy;
-use crate::policy::{Door, Limits, Policy, Source};
+use crate::policy::{self, Door, Limits, Policy, Source};
 use crate::privilege::User;
-use crate::sys;
+use crate::{ServiceError, sys};
 use base::limits::{BUFFER_INITIAL_DEFAULT, RECEIVE_MAX_DEFAULT, RING_MAX, RING_MAX_DEFAULT, SLOTS_MAX};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,7 @@
 //! The control thread: one epoll over the control socket, all control lines, signals and the slow-path bells of the application regions.
 //! Sleeps without a timeout while no deadline is set.
 
+pub(crate) mod address_claim;
 pub(crate) mod clock;
 pub(crate) mod control_lines;
 pub(crate) mod control_socket;
@@ -8,7 +9,6 @@ pub(crate) mod helpers;
 pub(crate) mod log_limit;
 pub(crate) mod net_port;
 
-use crate::ServiceError;
 use crate::config::Config;
 use crate::cores::wakers::Bells;
 use crate::cores::{Common, Core};
@@ -19,22 +19,18 @@ use crate::daemon::helpers::{Asker, Helpers, Job, Message, SERVICE, Watched};
 use crate::daemon::log_limit::log_for;
 use crate::memory::region::Use;
 use crate::memory::slot_key::SlotKey;
-use crate::registry::claiming;
 use crate::registry::registration::{Credentials, new_eventfd};
 use crate::registry::{Answer, BellChange, Registry};
 use crate::report::Viewer;
 use crate::report::profile_switch::{Counting, Part};
-use crate::tcp;
-use crate::tcp::Tcp;
-use crate::{privilege, sys};
-use control::KernelReason;
-use control::{Line, LineError, Reply, Report, Request, ToApplication, ToService};
+use crate::tcp::{self, Tcp};
+use crate::{ServiceError, privilege, sys};
+use control::{KernelReason, Line, LineError, Reply, Report, Request, ToApplication, ToService};
 use queue::Doorbell;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use shm::SLOW_CONTEXT;
-use shm::Side;
+use shm::{SLOW_CONTEXT, Side};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -80,8 +76,6 @@ pub struct Service {
     leave: Option<Instant>,
     /// The listening socket is not watched, because descriptors ran out.
     pub(crate) deaf: bool,
-    /// Regions with bells that kept ringing while they were read: looked at again before sleeping.
-    restless: Vec<u32>,
     /// The cores have reported more than one turn takes, or were not heard yet.
     more: bool,
     /// When the slow path's next timer is due.
@@ -94,7 +88,7 @@ pub struct Service {
 fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Registry, ServiceError> {
     let mut opened = net_port::open(&config)?;
     let clock = Clock::start();
-    claiming::claim(&mut opened, &config.link, clock)?;
+    address_claim::claim(&mut opened, &config.link, clock)?;
     privilege::confine(&config)?;
     let common = Common {
         flows: tcp::flows(&config)?,
@@ -151,7 +145,6 @@ impl Service {
             sweep: None,
             reap: None,
             deaf: false,
-            restless: Vec::new(),
             // The cores run already. They are heard before the first sleep; from then on they wake this thread.
             more: true,
             tcp_due: None,
@@ -220,8 +213,7 @@ impl Service {
                 self.registry.counting.enter(Part::Requests);
                 self.accept(ACCEPTS);
             }
-            self.restless.append(&mut self.registry.unheard);
-            for region in std::mem::take(&mut self.restless) {
+            for region in std::mem::take(&mut self.registry.unheard) {
                 self.bell(region);
             }
             if self.more {
@@ -239,11 +231,7 @@ impl Service {
 
     /// How long to sleep; `None` while no deadline is set.
     fn pause(&self, now: Instant) -> Option<Timespec> {
-        if self.more
-            || !self.restless.is_empty()
-            || !self.registry.unheard.is_empty()
-            || self.registry.trusts.changed
-        {
+        if self.more || !self.registry.unheard.is_empty() || self.registry.trusts.changed {
             return Some(Timespec::default());
         }
         let sweep = self.sweep.map(|(at, _)| at);
@@ -260,6 +248,7 @@ impl Service {
     }
 
     fn timers(&mut self, now: Instant) {
+        self.registry.now = now;
         if std::mem::take(&mut self.registry.trusts.changed) {
             self.reap = Some(now);
         }
@@ -268,7 +257,7 @@ impl Service {
             self.reap = Some(self.reap.map_or(soon, |at| at.min(soon)));
         }
         if self.reap.is_some_and(|at| at <= now) {
-            self.reap = self.registry.reap(now, false);
+            self.reap = self.registry.reap(false);
             self.sweep_survivors(now);
         }
         match self.sweep {
@@ -287,9 +276,9 @@ impl Service {
             }
             _ => {}
         }
-        self.registry.look_at_held(now);
-        self.registry.relieve(now);
-        self.registry.announce_due(now);
+        self.registry.look_at_held();
+        self.registry.relieve();
+        self.registry.announce_due();
         if self.registry.counting.handle_timer(now) {
             self.registry.spread_switch();
         }
@@ -427,8 +416,9 @@ impl Service {
 
     fn depart(&mut self, id: u32, offender: bool) {
         let now = Instant::now();
-        self.registry.depart(id, offender, now);
-        self.reap = self.registry.reap(now, false);
+        self.registry.now = now;
+        self.registry.depart(id, offender);
+        self.reap = self.registry.reap(false);
         self.sweep_survivors(now);
         self.follow_bells();
     }
@@ -490,7 +480,7 @@ impl Service {
         // A hostile application can ring without end: other regions are served between two looks.
         bell.drain(memory.region().layout().params.slots, |slot| slots.push(slot));
         if !bell.prepare_sleep() {
-            self.restless.push(region);
+            self.registry.unheard.push(region);
         }
         for slot in slots {
             let used = self.registry.regions.get(&region).and_then(|r| r.slots.get(slot));
@@ -498,7 +488,7 @@ impl Service {
                 self.registry.admit_queue(SlotKey { region, slot });
             }
         }
-        self.registry.hear_held(region, Instant::now());
+        self.registry.hear_held(region);
     }
 
     /// Reads the signals that came. SIGHUP reads the policy again where it has a file; any other signal, or SIGHUP without a file, ends the

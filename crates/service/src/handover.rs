@@ -22,13 +22,11 @@ use crate::memory::slot_key::SlotKey;
 use crate::registry::registration::new_eventfd;
 use crate::registry::{Answer, Registry};
 use crate::relay::endpoint::{ADVICE, End, Place};
-use control::KernelReason;
-use control::{Left, Reply};
+use control::{KernelReason, Left, Reply};
 use queue::stream::{Sender, raise, watch};
 use rustix::io::Errno;
-use shm::TRUST_CONTEXT;
 use shm::half_flags::{FAILED, FIN, NEAR, OPEN, READ_CLOSED, RESET, WANT_SPACE};
-use shm::{Half, MOVED, Side, SockBlock, TRUST};
+use shm::{Half, MOVED, Side, SockBlock, TRUST, TRUST_CONTEXT};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -391,7 +389,7 @@ impl Registry {
     }
 
     /// Closes connections and ends listeners that no process has a descriptor of. Returns when to look again.
-    pub fn settle_trusts(&mut self, now: Instant) -> Option<Instant> {
+    pub fn settle_trusts(&mut self) -> Option<Instant> {
         let is_alone = |t: &Trust| {
             // Trusts with cookie 0 are connections kept at a listener; they end with it.
             t.relay.is_none()
@@ -406,6 +404,6 @@ impl Registry {
         over.for_each(|(key, _)| self.end_trust(*key, false));
         let are_deserted = self.forget_deserted(|_| true);
         self.forget_kept();
-        (forsaken.len() < cookies.len() || are_deserted).then(|| self.trusts.later(now))
+        (forsaken.len() < cookies.len() || are_deserted).then(|| self.trusts.later(self.now))
     }
 }

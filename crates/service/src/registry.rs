@@ -4,7 +4,6 @@
 //! detaches it before it serves another one.
 
 pub(crate) mod application;
-pub(crate) mod claiming;
 pub(crate) mod reaper;
 pub(crate) mod registration;
 
@@ -32,8 +31,7 @@ use control::{CONTROL_SLOT, KernelReason, LineError, Push, Reply, ToApplication}
 use queue::stream::watcher;
 use queue::{Doorbell, Wake};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use shm::TRUST_CONTEXT;
-use shm::{Region, Side};
+use shm::{Region, Side, TRUST_CONTEXT};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -121,8 +119,9 @@ pub struct Registry {
     pub counting: Counting,
     /// Applications to detach, with reasons.
     pub doomed: Vec<(u32, String)>,
-    /// Regions whose slow-path doorbells the control loop must look at, though nothing was written to their eventfds: an application holds
-    /// these, too, and could make a write of the service's wait.
+    /// Application regions whose slow-path doorbells the control loop must look at once more, though nothing is written to their eventfds:
+    /// those that rang again while they were looked at, and those of killed processes. The applications hold these eventfds, too, and could
+    /// make a write of the service's wait.
     pub unheard: Vec<u32>,
     /// Slow-path bells that the control loop must start or stop watching.
     pub bells_changed: Vec<BellChange>,
@@ -241,10 +240,11 @@ impl Registry {
     /// As [`Self::ring`], for a process that has ended: it may have taken the mark of the sleeper, and been killed before it wrote the
     /// eventfd.
     pub fn ring_for_dead(&self, region: &Region, side: Side, family: u32, slot: u32) {
-        self.ring(region, side, family, slot);
-        if let Some(context) = region.slot(slot).and_then(|s| watcher(&s.half[side.index()])) {
-            self.wake(family, context);
+        let Some(context) = region.slot(slot).and_then(|s| watcher(&s.half[side.index()])) else { return };
+        if let Some(bell) = Doorbell::of(region, side, context) {
+            let _ = bell.ring(slot);
         }
+        self.wake(family, context);
     }
 
     /// Writes the eventfd of a context.

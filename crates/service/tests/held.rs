@@ -4,10 +4,9 @@ use crate::common::{App, Conn, Daemon, listener};
 use control::Report;
 use queue::{Doorbell, Wake};
 use service::{Options, Sharing};
-use shm::HELD_CONTEXT;
-use shm::Side;
 use shm::half_flags::{FIN, NEAR, PUSHING};
 use shm::sock_state::HELD;
+use shm::{HELD_CONTEXT, Side};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,7 @@
 //! What the policy lets users do, as they are told, and how it is read anew.
 
 use crate::common::{App, Daemon, can_be_other_users, hello, listener};
-use control::KernelReason;
-use control::{Reply, Report, ToApplication, ToService};
+use control::{KernelReason, Reply, Report, ToApplication, ToService};
 use service::{Options, Sharing};
 use std::net::SocketAddr;
 use std::path::PathBuf;

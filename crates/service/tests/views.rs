@@ -1,8 +1,7 @@
 //! What reports show of one user's processes to another user, and what hostile programs can put into them.
 
 use crate::common::{App, Daemon, can_be_other_users, listener};
-use control::KernelReason;
-use control::{Report, Request};
+use control::{KernelReason, Report, Request};
 use serde_json::Value;
 use service::{Options, Sharing};
 use std::sync::atomic::Ordering;

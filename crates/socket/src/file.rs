@@ -2,27 +2,20 @@
 
 mod amounts;
 
-use crate::connect;
-use crate::connect::Connected;
-use crate::connect::disconnect;
-use crate::connect::fallback;
-use crate::connect::fallback::fall_back;
-use crate::connect::listen;
-use crate::connect::listen::{Accepted, Listened};
+use crate::connect::fallback::{self, fall_back};
+use crate::connect::listen::{self, Accepted, Listened};
+use crate::connect::{self, Connected, disconnect};
 use crate::epoll::Set;
 use crate::fd::reserved;
 use crate::fd::table::Table;
 pub use crate::process::visibility::Changing;
 use crate::process::{fd_passing, io_uring, visibility};
-use crate::session::config;
 use crate::session::log::{Level, log};
-use crate::socket::options::Name;
-use crate::socket::{Role, Sock};
-use crate::socket::{options, pending_sockopts, placeholder, reported};
-use crate::sys::address;
-use crate::sys::cycle_account;
+use crate::session::{self, config};
+use crate::socket::options::{self, Name};
+use crate::socket::{Role, Sock, pending_sockopts, placeholder, reported};
 use crate::sys::signal::Deferred;
-use crate::{session, sys};
+use crate::sys::{self, address, cycle_account};
 pub use amounts::{Beside, beside, has_space, held_back, is_at_mark, low_water, unread, unsent};
 use control::KernelReason;
 use cycles::Section;

@@ -16,12 +16,10 @@ pub use crate::session::current::{
     announce, current, hold_attempts, hold_current, is_announced, present, replace, settle_for_parents,
 };
 use crate::session::log::{Level, log};
-use crate::session::registration::FIRST_WINDOWS_BYTES;
 pub use crate::session::registration::{Announced, room};
 use crate::session::rpc::Exchange;
-use crate::sys;
-use crate::sys::cycle_account;
 use crate::sys::signal::Deferred;
+use crate::sys::{self, cycle_account};
 use crate::wait::sleeper::Context;
 use control::{LineError, Push, Received, RegionInfo, Reply, Request, ToApplication, ToService, Welcome};
 use cycles::Section;
@@ -328,9 +326,7 @@ impl Client {
 
     /// Before a connection over a port may come: makes memory present for the first windows.
     pub fn expect_first(&self) {
-        if self.home.growth.present() < FIRST_WINDOWS_BYTES {
-            self.grow(&self.home);
-        }
+        self.expect(&self.home, 1);
     }
 
     /// A connection over a port has begun in `slot` of our region: makes memory present for its first bytes.

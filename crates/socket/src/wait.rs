@@ -13,13 +13,11 @@ pub(crate) mod watchers;
 
 use crate::connect::listen;
 use crate::epoll::{Asleep, SETS_DEEP, Set};
-use crate::session;
-use crate::session::detached;
+use crate::session::{self, detached};
 use crate::socket::{InUse, Role, Sock};
-use crate::sys;
-use crate::sys::cycle_account;
 use crate::sys::signal::Deferred;
 use crate::sys::small_vec::Few;
+use crate::sys::{self, cycle_account};
 use crate::wait::sleeper::Context;
 use cycles::Section;
 use endpoint::Endpoint;

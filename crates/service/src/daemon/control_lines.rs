@@ -1,14 +1,13 @@
 //! The control lines (UNIX sockets of applications): accepts them, reads one message at a time, hands messages with descriptors to helper
 //! threads, and closes lines.
 
-use crate::ServiceError;
 use crate::daemon::helpers::{Done, Job, Message};
 use crate::daemon::log_limit::log_for;
 use crate::daemon::{LINES, LISTENING, SWEEP, Service};
 use crate::policy::permission::is_privileged;
 use crate::registry::registration::Credentials;
 use crate::report::profile_switch::Part;
-use crate::sys;
+use crate::{ServiceError, sys};
 use control::{Line, LineError, Received, Request, ToService};
 use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};

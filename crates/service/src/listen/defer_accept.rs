@@ -102,9 +102,9 @@ impl Registry {
     }
 
     /// Moves the connections that have waited long enough into their accept queues.
-    pub fn announce_due(&mut self, now: Instant) {
+    pub fn announce_due(&mut self) {
         while let Some(&(until, origin)) = self.listeners.deferred.by_time.first()
-            && until <= now
+            && until <= self.now
         {
             self.let_in(origin);
         }

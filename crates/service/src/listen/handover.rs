@@ -16,7 +16,7 @@ use shm::SEIZED;
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A connection that one process leaves unaccepted for this time goes to another process that sleeps at the same socket.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -228,8 +228,8 @@ impl Registry {
     }
 
     /// Gives connections that a process leaves unaccepted to processes that sleep at the same socket.
-    pub fn relieve(&mut self, now: Instant) {
-        if self.listeners.relief.is_none_or(|at| at > now) {
+    pub fn relieve(&mut self) {
+        if self.listeners.relief.is_none_or(|at| at > self.now) {
             return;
         }
         self.listeners.relief = None;
@@ -248,7 +248,7 @@ impl Registry {
             let Some(queue) = self.listeners.queues.get(&key) else { continue };
             let first = queue.queued.front().map(|(_, incoming)| incoming).or(queue.waiting.front());
             let Some(time) = first.map(|(_, record)| record.time) else { continue };
-            self.listeners.relief = Some(now + PATIENCE);
+            self.listeners.relief = Some(self.now + PATIENCE);
             let heirs: Vec<QueueKey> = strangers.into_iter().filter(|other| self.is_idle(*other)).collect();
             if time <= old && !heirs.is_empty() {
                 self.hand_on(key, &heirs);

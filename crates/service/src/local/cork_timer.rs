@@ -14,9 +14,8 @@ use crate::registry::Registry;
 use crate::registry::reaper::side_named;
 use queue::Doorbell;
 use queue::held::{held_from, let_go_for};
-use shm::HELD_CONTEXT;
 use shm::sock_state::HELD;
-use shm::{Half, MOVED, Side, SockBlock};
+use shm::{HELD_CONTEXT, Half, MOVED, Side, SockBlock};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -77,7 +76,8 @@ impl Holder<'_> {
 
 impl Registry {
     /// The slow-path bell of a region has rung, perhaps because bytes are held back there.
-    pub fn hear_held(&mut self, region: u32, now: Instant) {
+    pub fn hear_held(&mut self, region: u32) {
+        let now = self.now;
         let is_awake = self.held.awake.contains_key(&region);
         if !is_awake && self.collect(region, now + LIMIT) > 0 {
             self.held.awake.insert(region, 0);
@@ -105,7 +105,8 @@ impl Registry {
     }
 
     /// Looks at every socket that holds bytes back, and releases them when their time is over.
-    pub fn look_at_held(&mut self, now: Instant) {
+    pub fn look_at_held(&mut self) {
+        let now = self.now;
         if self.held.tick.is_none_or(|at| now < at) {
             return;
         }

@@ -1,5 +1,6 @@
 //! The policy in force: its answers about registered processes, and how it is read again.
 
+use crate::daemon::log_limit::log_for;
 use crate::local::shown::Shown;
 use crate::policy::{Limits, Refusal, Rule, Subject};
 use crate::process::procfs;
@@ -58,7 +59,7 @@ impl Registry {
     }
 
     /// The refusal of a `Listen`, if the policy forbids that socket to listen.
-    pub fn refuses_listen(&self, id: u32, shown: &Shown) -> Option<Answer> {
+    pub fn refuses_listen(&mut self, id: u32, shown: &Shown) -> Option<Answer> {
         let (local, v6_only) = (shown.local, shown.v6_only);
         let subject = Subject { namespace: shown.namespace, ..self.subject(id)? };
         let is_own = self.tcp.owns(local.ip());
@@ -82,8 +83,8 @@ impl Registry {
         self.exceeds(&subject, is_own)
     }
 
-    fn refusal(&self, is_own: bool, refusal: &Refusal) -> Option<Answer> {
-        tracing::info!("{refusal}");
+    fn refusal(&mut self, is_own: bool, refusal: &Refusal) -> Option<Answer> {
+        log_for!(self.log_limit, refusal.uid, info, "{refusal}");
         let reason = match refusal.rule {
             Some(rule) => KernelReason::Rule(rule as u32),
             None => KernelReason::OtherNamespace,

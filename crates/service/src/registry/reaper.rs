@@ -11,10 +11,9 @@ use crate::registry::{Answer, BellChange, Registry};
 use control::Push;
 use queue::Doorbell;
 use queue::stream::close_for;
-use shm::TRUST_CONTEXT;
 use shm::half_flags::RELEASED;
 use shm::sock_state::HELD;
-use shm::{Half, MOVED, Side, SockBlock, TRUST};
+use shm::{Half, MOVED, Side, SockBlock, TRUST, TRUST_CONTEXT};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -97,7 +96,7 @@ impl Registry {
     }
 
     /// A process has ended, or is detached for misbehaviour (`offender`): closes everything that no other process holds.
-    pub fn depart(&mut self, id: u32, offender: bool, now: Instant) {
+    pub fn depart(&mut self, id: u32, offender: bool) {
         self.count_lines();
         let Some(a) = self.applications.remove(&id) else { return };
         tracing::debug!(application = id, pid = a.process.pid, offender, "left");
@@ -122,15 +121,16 @@ impl Registry {
         self.trusts.hurry();
         // Unknown holder bits are left: a child forked just before may be about to say hello.
         if let Some(m) = self.families.get_mut(&family_id).and_then(|f| f.members.get_mut(&id)) {
-            m.ghost = (unknown != 0 && !offender).then_some((now + GHOST, unknown));
+            m.ghost = (unknown != 0 && !offender).then_some((self.now + GHOST, unknown));
         }
-        self.reap(now, offender);
+        self.reap(offender);
         self.announce_left();
     }
 
     /// Ends everything that no live process holds. Returns when to look again.
-    pub fn reap(&mut self, now: Instant, offender: bool) -> Option<Instant> {
-        let (mut next, mut over, mut expired) = (self.settle_trusts(now), Vec::new(), Vec::new());
+    pub fn reap(&mut self, offender: bool) -> Option<Instant> {
+        let now = self.now;
+        let (mut next, mut over, mut expired) = (self.settle_trusts(), Vec::new(), Vec::new());
         for (id, family) in &mut self.families {
             let mut waits = self.trusts.has_family(*id);
             for member in family.members.values_mut() {
@@ -280,8 +280,13 @@ impl Registry {
         if !close_for(own, peer, reset) {
             return;
         }
+        self.ring_other_side(pair, side, slot);
+    }
+
+    /// Rings for the end of side `side` of a pair region at the other end.
+    fn ring_other_side(&self, pair: &PairRegion, side: usize, slot: u32) {
         let other = if side == 0 { Side::One } else { Side::Zero };
-        if let Some(family) = self.family_of(pair.parties[side ^ 1]) {
+        if let Some(family) = self.family_of(pair.parties[other.index()]) {
             self.ring_for_dead(&pair.region, other, family, slot);
         }
     }
@@ -293,8 +298,9 @@ impl Registry {
             if !pair.parties.iter().any(|party| dead.descends_from(*party)) {
                 continue;
             }
+            // A bit that the consumer has yet to take. It may be awake and about to: one more write of its eventfd does no harm.
             let is_rung =
-                |side, context| Doorbell::of(&pair.region, side, context).is_some_and(Doorbell::is_rung);
+                |side, context| Doorbell::of(&pair.region, side, context).is_some_and(Doorbell::has_news);
             for (side, party) in [Side::Zero, Side::One].into_iter().zip(pair.parties) {
                 let Some(family) = self.family_of(party) else { continue };
                 let contexts = self.families.get(&family).into_iter().flat_map(|f| f.contexts.keys());
@@ -303,7 +309,12 @@ impl Registry {
             }
         }
         let regions = self.regions.values().filter(|r| dead.descends_from(r.owner));
-        self.unheard.extend(regions.map(|r| r.memory.id));
+        self.hear_again(regions.map(|r| r.memory.id).collect());
+    }
+
+    /// Has the control loop and all cores look at the doorbells of these application regions.
+    fn hear_again(&mut self, mut regions: Vec<u32>) {
+        self.unheard.append(&mut regions);
         self.cores.iter().for_each(Core::wake);
     }
 
@@ -312,17 +323,13 @@ impl Registry {
         if let Some(r) = self.regions.get(&region).filter(|r| members.contains(&r.owner)) {
             if let Some(Use::Relay(..) | Use::Flow(_)) = r.slots.get(slot) {
                 r.memory.ring_service(slot);
-                self.unheard.push(region);
-                self.cores.iter().for_each(Core::wake);
+                self.hear_again(vec![region]);
             }
             return;
         }
         let Some(pair) = self.pairs.get(&region) else { return };
         let Some(side) = side_named(pair, slot, ports, |id| members.contains(&id)) else { return };
-        let other = if side == 0 { Side::One } else { Side::Zero };
-        if let Some(family) = self.family_of(pair.parties[side ^ 1]) {
-            self.ring_for_dead(&pair.region, other, family, slot);
-        }
+        self.ring_other_side(pair, side, slot);
     }
 
     /// Closes all connections on sides of pair regions where no process lives any more.

@@ -9,10 +9,9 @@ use queue::pages::Pool;
 use queue::stream::{Sender, raise, watch, watcher};
 use queue::{Doorbell, Ring, Violation, Wake, urgent};
 use rustix::fd::{AsFd, OwnedFd};
-use shm::TRUST_CONTEXT;
-use shm::application_flags::{CORK, MORE, NODELAY, PUSHED_SHIFT, QUICKACK};
+use shm::application_flags::{self, CORK, MORE, NODELAY, PUSHED_SHIFT, QUICKACK};
 use shm::half_flags::{ERRNO_SHIFT, FAILED, FIN, READ_CLOSED, RELEASED, RESET, WANT_SPACE};
-use shm::{Half, Region, Side, application_flags};
+use shm::{Half, Region, Side, TRUST_CONTEXT};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

@@ -3,11 +3,9 @@
 use crate::memory::region::Stage;
 use crate::registry::Registry;
 use crate::registry::application::Application;
-use crate::report::bottleneck;
-use crate::report::bottleneck::{Limit, Numbers};
+use crate::report::bottleneck::{self, Limit, Numbers};
 use crate::report::{Socket, Viewer};
-use control::KernelReason;
-use control::TcpInfo;
+use control::{KernelReason, TcpInfo};
 use queue::Ring;
 use serde::Serialize;
 use shm::Half;

@@ -1,13 +1,11 @@
 //! `towpath stat --cycles`: where the time of the service's threads went, and what applications report of theirs.
 
 use crate::cores::Core;
-use crate::cores::meter;
-use crate::cores::meter::Metered;
+use crate::cores::meter::{self, Metered};
 use crate::memory::Memory;
 use crate::registry::Registry;
 use crate::report::Viewer;
-use crate::report::profile_switch;
-use crate::report::profile_switch::{Counting, Mode};
+use crate::report::profile_switch::{self, Counting, Mode};
 use control::Counting as Wish;
 use cycles::{Section, Spent, Ticks};
 use serde::Serialize;

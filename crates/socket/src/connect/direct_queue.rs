@@ -3,8 +3,7 @@
 
 use crate::connect::listen::{Name, name_of, release_block, take, tell_of_role};
 use crate::process::fork_locks::Held;
-use crate::session;
-use crate::session::{Client, lock};
+use crate::session::{self, Client, lock};
 use crate::socket::Sock;
 use base::limits::SLOTS_MAX;
 use control::{AcceptRecord, RECORD_LEN, Reply, Request};

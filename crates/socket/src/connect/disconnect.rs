@@ -2,11 +2,10 @@
 //! while connecting). What lies in shared memory is let go of at once; only the block stays, for the pending error. A later `connect`,
 //! `listen` or `bind` uses a new socket behind the same descriptors.
 
-use crate::file::SOCKS;
-use crate::socket::Sock;
-use crate::socket::{options, pending_sockopts, placeholder};
-use crate::sys::address;
-use crate::{file, session, sys};
+use crate::file::{self, SOCKS};
+use crate::session;
+use crate::socket::{Sock, options, pending_sockopts, placeholder};
+use crate::sys::{self, address};
 use control::Request;
 use endpoint::Endpoint;
 use rustix::fd::RawFd;

@@ -4,11 +4,11 @@
 use crate::connect::Why;
 use crate::file::SOCKS;
 use crate::process::fd_passing;
-use crate::session::config;
 use crate::session::log::{Level, log};
+use crate::session::{self, config};
 use crate::socket::Sock;
+use crate::sys;
 use crate::sys::signal::Deferred;
-use crate::{session, sys};
 use control::profile::REQUIRE_ENV;
 use control::{KernelReason, Request};
 use rustix::fd::RawFd;

@@ -1,23 +1,16 @@
 //! Listening sockets: an accept queue in shared memory beside the kernel's.
 
-use crate::connect::{Why, whom_to_ask};
-use crate::connect::{direct_queue, fallback};
+use crate::connect::{Why, direct_queue, fallback, whom_to_ask};
 use crate::process::fork_locks::Held;
 use crate::process::{fork, io_uring, visibility};
-use crate::session;
-use crate::session::{Client, lock};
-use crate::session::{config, detached, log};
-use crate::socket::placeholder;
-use crate::socket::placeholder::Place;
+use crate::session::{self, Client, config, detached, lock, log};
+use crate::socket::placeholder::{self, Place};
 use crate::socket::{Sock, flag};
-use crate::sys;
-use crate::sys::address;
 use crate::sys::signal::Deferred;
-use crate::wait;
-use crate::wait::Patience;
-use control::KernelReason;
+use crate::sys::{self, address};
+use crate::wait::{self, Patience};
 use control::profile::REQUIRE_ENV;
-use control::{AcceptRecord, RECORD_LEN, Reply, Request, Unlisten};
+use control::{AcceptRecord, KernelReason, RECORD_LEN, Reply, Request, Unlisten};
 use endpoint::region::Mapped;
 use endpoint::stream::{How, Progress};
 use endpoint::{Endpoint, state};

@@ -1,8 +1,7 @@
 //! The kernel's set behind one of ours: which descriptors of ours lie in it, and the events that it returns.
 
 use super::{Set, merge};
-use crate::session::detached;
-use crate::session::lock;
+use crate::session::{detached, lock};
 use crate::sys;
 use crate::wait::sleeper::Context;
 use rustix::fd::RawFd;

@@ -3,8 +3,7 @@
 use super::Set;
 use super::kernel_set::{BELL, event, mark};
 use crate::fd::reserved::Internal;
-use crate::session::detached;
-use crate::session::lock;
+use crate::session::{detached, lock};
 use crate::sys;
 use crate::sys::small_vec::Few;
 use endpoint::stream::ready;

@@ -2,18 +2,14 @@
 //! descriptor leaves, this process hands the connection to the service. A process that uses a descriptor that came in asks the service
 //! for the connection, and so does the first process if it goes on using its own: the process that used it last has the connection.
 
-use crate::connect::listen;
-use crate::connect::store_addresses;
+use crate::connect::{listen, store_addresses};
 use crate::fd::reserved;
 use crate::fd::table::Pinned;
 use crate::process::fork_locks::Held;
 use crate::process::io_uring;
-use crate::session;
-use crate::session::Client;
 use crate::session::log::{Level, log};
-use crate::session::{config, detached};
-use crate::socket::{Role, Sock};
-use crate::socket::{options, pending_sockopts, placeholder};
+use crate::session::{self, Client, config, detached};
+use crate::socket::{Role, Sock, options, pending_sockopts, placeholder};
 use crate::sys::signal::Deferred;
 use crate::{file, sys};
 use control::{Left, Reply, Request, tcp_state};

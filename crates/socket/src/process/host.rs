@@ -1,9 +1,8 @@
 //! What endpoints need of this process: see [`endpoint::host`].
 
 use crate::process::fork;
-use crate::session;
-use crate::session::detached;
 use crate::session::log::{Level, log};
+use crate::session::{self, detached};
 use crate::sys;
 use crate::sys::signal::Deferred;
 use control::Request;
@@ -55,12 +54,10 @@ impl Process for ThisProcess {
         client.map(|client| client.holder_bit())
     }
 
-    fn grow(&self, mapped: &Mapped) -> bool {
-        let client = session::present();
-        if let Some(client) = &client {
+    fn grow(&self, mapped: &Mapped) {
+        if let Some(client) = session::present() {
             client.grow(mapped);
         }
-        client.is_some()
     }
 
     fn take_block(&self, home: &Mapped) -> Option<u32> {

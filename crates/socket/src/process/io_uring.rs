@@ -8,21 +8,16 @@
 
 mod queue;
 
-use crate::connect;
-use crate::connect::{Connected, Why};
-use crate::connect::{fallback, listen};
+use crate::connect::{self, Connected, Why, fallback, listen};
 use crate::fd::reserved::Internal;
 use crate::fd::table::Table;
-use crate::file;
-use crate::file::{SETS, SOCKS};
+use crate::file::{self, SETS, SOCKS};
 use crate::process::visibility;
-use crate::session::config;
 use crate::session::log::{Level, log};
-use crate::socket::placeholder;
-use crate::socket::{LATER, Sock, flag};
-use crate::sys::address;
+use crate::session::{self, config};
+use crate::socket::{LATER, Sock, flag, placeholder};
 use crate::sys::signal::Deferred;
-use crate::{session, sys};
+use crate::sys::{self, address};
 use control::KernelReason;
 use control::profile::Rings;
 use queue::{Entry, Queue};

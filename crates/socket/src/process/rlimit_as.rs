@@ -2,8 +2,7 @@
 //! that has room for both.
 
 use crate::file;
-use crate::session;
-use crate::session::lock;
+use crate::session::{self, lock};
 use control::Request;
 use rustix::process::{Resource, getrlimit};
 use std::sync::Mutex;

@@ -3,18 +3,13 @@
 //! did not make are checked for being such a set; if there is one, sockets that are in no set of ours stay with the kernel. A direct
 //! `poll` leaves no trace that could be found. io_urings that the program has made by direct calls are found by the same search.
 
-use crate::connect::Why;
-use crate::connect::{fallback, listen};
+use crate::connect::{Why, fallback, listen};
 use crate::fd::first_gap::Filled;
-use crate::fd::reserved;
-use crate::fd::reserved::MOST;
-use crate::file;
-use crate::file::{SETS, SOCKS};
+use crate::fd::reserved::{self, MOST};
+use crate::file::{self, SETS, SOCKS};
 use crate::process::{fork, io_uring};
-use crate::session;
-use crate::session::Client;
 use crate::session::log::{Level, log};
-use crate::session::{config, detached};
+use crate::session::{self, Client, config, detached};
 use crate::socket::{Role, Sock};
 use crate::sys;
 use control::KernelReason;

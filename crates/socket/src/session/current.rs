@@ -1,9 +1,8 @@
 //! The registration with the service that this process uses, and how it is made: when first needed, or in a forked child.
 
 use crate::process::fork_locks::Held;
-use crate::session::detached;
 use crate::session::log::{Level, log};
-use crate::session::{Announced, Client, lock};
+use crate::session::{Announced, Client, detached, lock};
 use crate::sys::signal::Deferred;
 use control::LineError;
 use std::sync::atomic::{AtomicBool, Ordering};

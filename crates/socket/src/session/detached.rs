@@ -5,13 +5,11 @@
 
 use crate::connect::listen;
 use crate::fd::reserved;
-use crate::process::bpf;
-use crate::process::bpf::Call;
+use crate::process::bpf::{self, Call};
 use crate::process::fork;
-use crate::session::config;
-use crate::socket::Role;
-use crate::socket::{pending_sockopts, placeholder};
-use crate::{epoll, file, session};
+use crate::session::{self, config};
+use crate::socket::{Role, pending_sockopts, placeholder};
+use crate::{epoll, file};
 use endpoint::Endpoint;
 use libc::c_long;
 use queue::stream::raise;

@@ -23,9 +23,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of each side made present at registration. Most programs have connections inside this host only, which have memory of their own;
 /// each page costs a fault.
 const FIRST_BYTES: u64 = 64 << 10;
-/// Bytes of each side that are present before a connection over a port may come: windows of some connections, so that nothing is lost
-/// before more is present ([`control::grown`]).
-pub(super) const FIRST_WINDOWS_BYTES: u64 = 1 << 20;
 
 /// A registration that has only said hello: from then on the service notices the end of this process.
 #[derive(Debug)]

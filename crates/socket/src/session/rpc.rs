@@ -1,7 +1,6 @@
 //! Requests and answers on the line to the service, one after the other, and the descriptors that come with them.
 
-use crate::fd::reserved;
-use crate::fd::reserved::Internal;
+use crate::fd::reserved::{self, Internal};
 use crate::session::log::{Level, log};
 use crate::sys;
 use control::{Line, LineError, PROTOCOL, Parent, Push, Received, Reply, Request, ToApplication, ToService};

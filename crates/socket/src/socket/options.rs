@@ -2,13 +2,10 @@
 //! This file has the options that concern accelerated bytes, and those that no accelerated socket can honour.
 
 use crate::session;
-use crate::socket::pending_sockopts;
 use crate::socket::settings::{Kept, Settings};
-use crate::socket::{Sock, flag};
-use crate::sys;
-use crate::sys::address;
-use control::KernelReason;
-use control::{Congestion, Reply, Request, SocketOptions, TcpInfo, tcp_state};
+use crate::socket::{Sock, flag, pending_sockopts};
+use crate::sys::{self, address};
+use control::{Congestion, KernelReason, Reply, Request, SocketOptions, TcpInfo, tcp_state};
 use endpoint::cork::LOOPBACK_MSS;
 use endpoint::{Endpoint, state};
 use rustix::fd::RawFd;

@@ -9,9 +9,8 @@
 //! ```
 
 use crate::session::detached;
-use crate::socket::Sock;
 use crate::socket::options::{Name, int};
-use crate::socket::placeholder;
+use crate::socket::{Sock, placeholder};
 use crate::sys;
 use endpoint::Endpoint;
 use rustix::fd::RawFd;

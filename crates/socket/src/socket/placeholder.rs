@@ -6,14 +6,13 @@
 //! While the common socket is there, `O_NONBLOCK` of the connection is kept in its socket block only.
 
 use crate::fd::reserved;
+use crate::file;
 use crate::process::fork_locks::Held;
 use crate::process::{fd_passing, io_uring, visibility};
-use crate::session;
-use crate::session::detached;
+use crate::session::{self, detached};
 use crate::socket::{Sock, flag};
-use crate::sys::Alone;
 use crate::sys::signal::Deferred;
-use crate::{file, sys};
+use crate::sys::{self, Alone};
 use endpoint::{Endpoint, state};
 use rustix::fd::RawFd;
 use rustix::io::Errno;

@@ -7,8 +7,7 @@
 
 use crate::process::fork;
 use crate::process::fork_locks::Held;
-use crate::session::detached;
-use crate::session::lock;
+use crate::session::{detached, lock};
 use crate::sys;
 use crate::sys::signal::Deferred;
 use rustix::io::Errno;

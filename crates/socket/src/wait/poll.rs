@@ -1,13 +1,12 @@
 //! `poll` and `select` over descriptors of both kinds.
 
+use crate::file;
 use crate::process::fd_passing;
 use crate::session::detached;
 use crate::socket::InUse;
-use crate::sys::cycle_account;
 use crate::sys::small_vec::Few;
-use crate::wait;
-use crate::wait::{Parties, Party, with_entries};
-use crate::{file, sys};
+use crate::sys::{self, cycle_account};
+use crate::wait::{self, Parties, Party, with_entries};
 use cycles::Section;
 use rustix::fd::RawFd;
 use rustix::io::Errno;

@@ -4,16 +4,14 @@
 //!
 //! The C library does not know the thread (`sys/thread.rs` says why), so what it runs neither allocates nor puts signals off.
 
+use crate::file;
 use crate::process::fork;
 use crate::process::fork_locks::Held;
-use crate::session;
-use crate::session::detached;
-use crate::session::{Client, lock};
+use crate::session::{self, Client, detached, lock};
 use crate::socket::{Role, Sock};
 use crate::sys::signal::{Deferred, F_GETSIG, Owner, publish, published};
-use crate::sys::thread;
+use crate::sys::{self, thread};
 use crate::wait::sleeper::Context;
-use crate::{file, sys};
 use endpoint::stream::ready;
 use queue::Doorbell;
 use rustix::fd::RawFd;

@@ -3,8 +3,7 @@
 
 use crate::fd::reserved::Internal;
 use crate::process::fork_locks::Held;
-use crate::session::detached;
-use crate::session::{Client, lock};
+use crate::session::{Client, detached, lock};
 use crate::sys;
 use crate::sys::signal::Deferred;
 use crate::wait::spin::Spin;
