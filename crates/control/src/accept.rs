@@ -1,15 +1,12 @@
-//! The record of one accepted connection. The service writes it into the listener's stream; a connector writes it into a direct queue
-//! ("line").
+//! What an accept queue's grant is: the connection behind its number. The service writes it into `shm::GrantTable`.
 //!
 //! ```text
-//!   0 region u32 | 4 slot u32 | 8 side u8 | 9 family u8 (4, 6) | 10 - u16 | 12 local port u16 | 14 peer port u16
-//!   16 local address 16 bytes | 32 peer address 16 bytes | 48 time u64 | 56 line u32 | 60 -      little endian, ports too
+//!   word 0  region u32 | slot u32        word 1  side u8 | family u8 (4, 6) | - u16 | local port u16 | peer port u16
+//!   word 2, 3  local address             word 4, 5  peer address                      little endian, ports too
 //! ```
 
+use shm::RECORD_WORDS;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-
-/// Length of a record in bytes; a listener's ring holds a whole number of records.
-pub const RECORD_LEN: usize = 64;
 
 /// A connection waiting to be accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,11 +21,6 @@ pub struct AcceptRecord {
     pub local: SocketAddr,
     /// Address and port of the connecting end.
     pub peer: SocketAddr,
-    /// Arrival time, nanoseconds of the monotonic clock. With several queues, the record with the smallest time is accepted first.
-    pub time: u64,
-    /// 1 + the slot of a new line: the stream into which the connector writes the records of its further connections to this listener. 0:
-    /// no new line.
-    pub line: u32,
 }
 
 fn address(ip: IpAddr) -> (u8, [u8; 16]) {
@@ -50,40 +42,37 @@ fn ip(family: u8, bytes: [u8; 16]) -> Option<IpAddr> {
     }
 }
 
+fn words(bytes: [u8; 16]) -> [u64; 2] {
+    let value = u128::from_le_bytes(bytes);
+    [value as u64, (value >> 64) as u64]
+}
+
+const fn bytes(words: [u64; 2]) -> [u8; 16] {
+    (words[0] as u128 | (words[1] as u128) << 64).to_le_bytes()
+}
+
 impl AcceptRecord {
     /// Encodes the record. Both addresses must be of the same family.
     #[must_use]
-    pub fn to_bytes(&self) -> [u8; RECORD_LEN] {
-        let mut b = [0; RECORD_LEN];
+    pub fn to_words(&self) -> [u64; RECORD_WORDS] {
         let (family, local) = address(self.local.ip());
         let (_, peer) = address(self.peer.ip());
-        b[0..4].copy_from_slice(&self.region.to_le_bytes());
-        b[4..8].copy_from_slice(&self.slot.to_le_bytes());
-        b[8] = self.side;
-        b[9] = family;
-        b[12..14].copy_from_slice(&self.local.port().to_le_bytes());
-        b[14..16].copy_from_slice(&self.peer.port().to_le_bytes());
-        b[16..32].copy_from_slice(&local);
-        b[32..48].copy_from_slice(&peer);
-        b[48..56].copy_from_slice(&self.time.to_le_bytes());
-        b[56..60].copy_from_slice(&self.line.to_le_bytes());
-        b
+        let ([a, b], [c, d]) = (words(local), words(peer));
+        let ports = u64::from(self.local.port()) << 32 | u64::from(self.peer.port()) << 48;
+        let place = u64::from(self.region) | u64::from(self.slot) << 32;
+        [place, u64::from(self.side) | u64::from(family) << 8 | ports, a, b, c, d]
     }
 
     /// Decodes a record; `None` if the family byte is neither 4 nor 6.
     #[must_use]
-    pub fn from_bytes(b: &[u8; RECORD_LEN]) -> Option<Self> {
-        let u32_at = |i: usize| u32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
-        let u16_at = |i: usize| u16::from_le_bytes([b[i], b[i + 1]]);
-        let bytes_at = |i: usize| <[u8; 16]>::try_from(&b[i..i + 16]).ok();
+    pub fn from_words([place, rest, a, b, c, d]: [u64; RECORD_WORDS]) -> Option<Self> {
+        let family = (rest >> 8) as u8;
         Some(Self {
-            region: u32_at(0),
-            slot: u32_at(4),
-            side: b[8],
-            local: SocketAddr::new(ip(b[9], bytes_at(16)?)?, u16_at(12)),
-            peer: SocketAddr::new(ip(b[9], bytes_at(32)?)?, u16_at(14)),
-            time: u64::from(u32_at(48)) | u64::from(u32_at(52)) << 32,
-            line: u32_at(56),
+            region: place as u32,
+            slot: (place >> 32) as u32,
+            side: rest as u8,
+            local: SocketAddr::new(ip(family, bytes([a, b]))?, (rest >> 32) as u16),
+            peer: SocketAddr::new(ip(family, bytes([c, d]))?, (rest >> 48) as u16),
         })
     }
 }
@@ -93,19 +82,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_survives_its_bytes() {
+    fn a_record_survives_its_words() {
         for (local, peer) in [("127.0.0.1:80", "10.1.2.3:65535"), ("[::1]:8080", "[fe80::1]:1")] {
             let r = AcceptRecord {
-                region: 7,
+                region: u32::MAX - 7,
                 slot: 65_535,
                 side: 1,
                 local: local.parse().unwrap(),
                 peer: peer.parse().unwrap(),
-                time: u64::MAX - 5,
-                line: 65_536,
             };
-            assert_eq!(AcceptRecord::from_bytes(&r.to_bytes()), Some(r));
+            assert_eq!(AcceptRecord::from_words(r.to_words()), Some(r));
         }
-        assert_eq!(AcceptRecord::from_bytes(&[0; RECORD_LEN]), None);
+        assert_eq!(AcceptRecord::from_words([0; RECORD_WORDS]), None);
     }
 }

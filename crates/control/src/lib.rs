@@ -13,7 +13,7 @@ pub mod profile;
 mod reason;
 mod tcp_info;
 
-pub use accept::{AcceptRecord, RECORD_LEN};
+pub use accept::AcceptRecord;
 pub use dial::{DialError, Distrust, TRUST_UID_ENV, check_folder, dial};
 pub use line::{FDS_MAX, Line, LineError, MESSAGE_MAX, Received};
 pub use message::{

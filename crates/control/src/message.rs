@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Version of these messages. Each side refuses any other version, with a message that says which one it speaks.
-pub const PROTOCOL: u32 = 16;
+pub const PROTOCOL: u32 = 17;
 /// Slot 0 of an application region carries no connection: its doorbell bit means "read the control socket".
 pub const CONTROL_SLOT: u32 = 0;
 
@@ -147,45 +147,47 @@ pub struct Left {
     pub sock: u32,
 }
 
-/// A slot for a connection that a process opens to one listener without asking the service, and the connection's source port.
+/// A grant of an accept queue to one process: a slot in which it makes connections to one listener without asking the service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Grant {
+    /// Number of the grant in the accept queue.
+    pub grant: u32,
     /// Slot in the pair region.
     pub slot: u32,
     /// The connector's port; no other connection to that listener uses it.
     pub port: u16,
 }
 
-/// The right to connect to one listener of another process of the same user without asking: a line (a queue of accept records) and slots of
-/// their pair region.
+/// The right to connect to one listener of the same user without asking.
 ///
 /// ```text
 ///   connector: takes a granted slot with both ends released, clears it, opens both ends
-///              writes the record into the line's stream         -->  acceptor: takes it out of the line, as out of its queue
+///              puts the grant's number into the accept queue    -->  a holder of the socket takes it out
 /// ```
-/// The acceptor takes only the slot number from the record; it asks the service for the connection's addresses ([`Request::Grants`]). The
-/// line may be used while the acceptor's half of it has `OPEN` and has neither `FIN` (other processes listen there too: ask the service)
-/// nor `READ_CLOSED` (the listener is closed).
+/// The holder reads region, slot and addresses in the table of grants, which only the service can write. The grants may be used while the
+/// table has this epoch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Lent {
-    /// Slot with the stream that is the line.
-    pub line: u32,
-    /// Largest number of records in the line.
-    pub most: u32,
+    /// Id of the accept queue.
+    pub queue: u32,
+    /// True when the last two descriptors of the message are the accept queue's memory; false: this process has it already.
+    pub is_new: bool,
+    /// Epoch of the queue in which the grants may be used.
+    pub epoch: u32,
     /// The address that the connections come from.
     pub source: IpAddr,
-    /// Further slots for connections of this process over this line.
+    /// Further grants for connections of this process to this listener.
     pub grants: Vec<Grant>,
 }
 
-/// Why an accept queue ends.
+/// Why a process accepts no more from a listening socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Unlisten {
-    /// The process has closed the socket. Its forked children keep the queue, unless a process that listens there has a queue of its own.
+    /// The process has closed its last descriptor of the socket.
     Closed,
-    /// The process leaves connections to this socket to the kernel. Other processes with queues of their own continue.
+    /// The process leaves connections to this socket to the kernel. Other processes continue.
     GivenUp,
-    /// The socket no longer listens, or belongs to the kernel in all processes: connections that wait in any of its queues are reset.
+    /// The socket no longer listens, or belongs to the kernel in all processes: connections that wait are reset.
     Stopped,
 }
 
@@ -243,29 +245,42 @@ pub enum Request {
         bytes: u64,
     },
     /// The kernel socket that comes with the message listens; the kernel tells the service its address. The sender also wants accelerated
-    /// connections to it. A repeated request changes the backlog. Reply `Joined` where other processes listen or have listened by that
-    /// socket.
+    /// connections to it. A repeated request changes the backlog. Reply `Listening`.
     Listen {
-        /// The listener's socket block.
-        sock: u32,
         /// As given to `listen`, already limited to `somaxconn`.
         backlog: u32,
+        /// `O_NONBLOCK` of the socket, as the program has set it.
+        nonblocking: bool,
     },
-    /// A forked child asks for connections of a listener that its parent (or an ancestor) has registered.
-    ShareListener {
-        /// Id of the ancestor's region.
-        region: u32,
-        /// The listener's slot in that region.
-        slot: u32,
-    },
-    /// An accept queue of this process, or of an ancestor, ends. Reply `Listening` where the queue stays.
+    /// This process accepts no more from a listening socket. Reply `Done`.
     Unlisten {
-        /// Region of the queue.
-        region: u32,
-        /// Slot of the queue.
-        slot: u32,
-        /// Why the queue ends.
+        /// Id of the accept queue.
+        queue: u32,
+        /// Why.
         because: Unlisten,
+    },
+    /// The process has taken a connection out of an accept queue in which connections wait for room. No reply.
+    Accepted {
+        /// Id of the accept queue.
+        queue: u32,
+    },
+    /// The process has claimed a grant of an accept queue whose region belongs to other processes. Reply `Moved`: the connection continues
+    /// in this process's application region.
+    Take {
+        /// Id of the accept queue.
+        queue: u32,
+        /// Number of the grant.
+        grant: u32,
+    },
+    /// Asks for the eventfd that wakes a sleeper at an accept queue, which sleeps now and which the service wakes this time. Reply `Done`
+    /// with the eventfd; the sleeping process gets `Push::Waker` with the same eventfd, and the queue's id as region.
+    QueueWaker {
+        /// Id of the accept queue.
+        queue: u32,
+        /// Application id of the sleeper.
+        application: u32,
+        /// Number of its context.
+        context: u32,
     },
     /// A deferred connection (`TCP_DEFER_ACCEPT`) has its first bytes, or has ended: the listener may have it now.
     Announce {
@@ -284,18 +299,8 @@ pub enum Request {
         /// True when the sender has found no io_uring in the processes that [`Reply::Look`] names.
         has_looked: bool,
     },
-    /// Asks which connections the other side of a pair region may open by a line. Reply `Grants`: those of `slot`, and of as many slots
-    /// behind it as fit into one message.
-    Grants {
-        /// The pair region that contains the line.
-        region: u32,
-        /// The slot with the stream that is the line.
-        line: u32,
-        /// The first slot to report.
-        slot: u32,
-    },
-    /// Options have changed of the socket at `slot` of this process's application region: a connection over the port, or a listener.
-    /// No reply.
+    /// Options have changed of the socket at `slot` of this process's application region, a connection over the port; or of the listener
+    /// whose accept queue `region` names. No reply.
     SetOptions {
         /// Id of the application region.
         region: u32,
@@ -417,10 +422,12 @@ pub enum Reply {
     Region(RegionInfo),
     /// The request is done; descriptors come as the request says.
     Done,
-    /// The socket listens: accept records arrive in the stream of this slot of the application region.
+    /// The socket listens. The accept queue's memory comes with the message unless this process has it already.
     Listening {
-        /// Slot of the accept queue.
-        slot: u32,
+        /// Id of the accept queue.
+        queue: u32,
+        /// True when the service knows the socket, and so its options, already.
+        is_known: bool,
     },
     /// The kernel must serve this socket.
     Kernel {
@@ -436,7 +443,7 @@ pub enum Reply {
         slot: u32,
         /// Local address and port.
         local: SocketAddr,
-        /// The line and slots by which this process may connect to this listener from now on without asking.
+        /// The grants by which this process may connect to this listener from now on without asking.
         lent: Option<Lent>,
         /// True when the listener wants the first bytes together with the connection (`TCP_DEFER_ACCEPT`): the connector sends `Announce`
         /// for them.
@@ -470,22 +477,6 @@ pub enum Reply {
         shut_read: bool,
         /// True when the socket has been shut for writing (`SHUT_WR`).
         shut_write: bool,
-    },
-    /// As `Listening`, when the service knows the socket already: it gets one more accept queue.
-    Joined {
-        /// Slot of the accept queue.
-        slot: u32,
-        /// The socket's `O_NONBLOCK`, which the library keeps up to date from now on.
-        nonblocking: bool,
-    },
-    /// The connections that may come by a line.
-    Grants {
-        /// The acceptor's address and port.
-        local: SocketAddr,
-        /// The address of the connector.
-        source: IpAddr,
-        /// The granted slots, each with the connector's port.
-        grants: Vec<Grant>,
     },
     /// Reply to `Connect`: none of these processes has waited at the listener yet. The asking process checks whether one of them has an
     /// io_uring, which may accept connections of the kernel only, and asks again with `has_looked` if none has. A process that sets

@@ -17,18 +17,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 mod marks {
     /// A send waits for space no longer: other threads that wait for it are to be told.
     pub const FREED: u32 = 1;
-    /// The link is an accept queue, and always was.
-    pub const QUEUE: u32 = 1 << 1;
-    /// An accept queue: the connection accepted last came from it, not from the kernel.
-    pub const BUSY: u32 = 1 << 2;
     /// One send that found no space; from this bit on they are counted.
-    pub const STALL: u32 = 1 << 3;
+    pub const STALL: u32 = 1 << 1;
 }
 
-/// A connection or an accept queue in shared memory.
+/// A connection in shared memory.
 #[derive(Debug)]
 pub struct Endpoint {
-    /// The region of the connection or accept queue.
+    /// The region of the connection.
     pub mapped: Arc<Mapped>,
     /// The application region that holds the socket block.
     pub home: Arc<Mapped>,
@@ -59,22 +55,13 @@ pub struct Parts<'a> {
 impl Endpoint {
     /// A connection in slot `slot` of `mapped`, with block `index` of `home`.
     pub const fn new(mapped: Arc<Mapped>, slot: u32, home: Arc<Mapped>, index: u32) -> Self {
-        Self::with(mapped, slot, home, index, 0)
-    }
-
-    /// An accept queue in slot `slot` of `mapped`, with block `index` of `home`.
-    pub const fn queue(mapped: Arc<Mapped>, slot: u32, home: Arc<Mapped>, index: u32) -> Self {
-        Self::with(mapped, slot, home, index, marks::QUEUE)
-    }
-
-    const fn with(mapped: Arc<Mapped>, slot: u32, home: Arc<Mapped>, index: u32, marks: u32) -> Self {
         assert!(slot < SLOTS_MAX as u32 && index < SLOTS_MAX as u32, "no region has so many");
         Self {
             mapped,
             home,
             slot: slot as u16,
             index: index as u16,
-            marks: AtomicU32::new(marks),
+            marks: AtomicU32::new(0),
             buffer: AtomicU32::new(0),
             lowat: AtomicU32::new(0),
         }
@@ -90,29 +77,6 @@ impl Endpoint {
     #[inline]
     pub fn index(&self) -> u32 {
         u32::from(self.index)
-    }
-
-    /// True for an accept queue.
-    #[inline]
-    pub fn is_queue(&self) -> bool {
-        self.marks.load(Ordering::Relaxed) & marks::QUEUE != 0
-    }
-
-    /// True for an accept queue when the connection accepted last came from it, not from the kernel.
-    pub fn is_busy(&self) -> bool {
-        self.marks.load(Ordering::Relaxed) & marks::BUSY != 0
-    }
-
-    /// Sets what [`Endpoint::is_busy`] says.
-    pub fn note_busy(&self, on: bool) {
-        if self.is_busy() == on {
-            return;
-        }
-        if on {
-            self.marks.fetch_or(marks::BUSY, Ordering::Relaxed);
-        } else {
-            self.marks.fetch_and(!marks::BUSY, Ordering::Relaxed);
-        }
     }
 
     /// Counts a send that found no space: the next space is news (see [`Endpoint::pulse`]).

@@ -1,10 +1,9 @@
 //! The lock of one direction of a connection: a word of its socket block, which holds the number of the thread that owns it. Processes that
 //! share a socket by fork share the word.
 
-use crate::host::Process;
 use crate::region::Mapped;
 use rustix::io::Errno;
-use shm::{MOVED, SEIZED};
+use shm::MOVED;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -70,7 +69,7 @@ fn wait_for<'a>(word: &'a AtomicU32, mapped: &Mapped) -> Result<Owned<'a>, Errno
             Err(owner) if owner == me => return Err(Errno::AGAIN),
             Err(MOVED) => return Err(Errno::NOTCONN),
             // The owner was killed while it held the lock: it was a forked process that shared the socket.
-            Err(owner) if round.is_multiple_of(256) && is_dead(owner, round, process) => {
+            Err(owner) if round.is_multiple_of(256) && process.is_dead(owner) => {
                 if word.compare_exchange(owner, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                     return Ok(Owned(word));
                 }
@@ -80,12 +79,4 @@ fn wait_for<'a>(word: &'a AtomicU32, mapped: &Mapped) -> Result<Owned<'a>, Errno
         process.give_way();
     }
     Err(Errno::AGAIN)
-}
-
-fn is_dead(thread: u32, round: u32, process: &dyn Process) -> bool {
-    match thread {
-        // The service holds a lock for a moment only: after so many rounds it must have died.
-        SEIZED => round >= 1 << 20,
-        thread => process.is_dead(thread),
-    }
 }

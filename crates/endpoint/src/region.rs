@@ -10,8 +10,6 @@ use queue::pages::{CLASSES, Pool};
 use queue::stream::{Sender, watcher};
 use queue::{Doorbell, Ring, Wake};
 use shm::{CONTEXTS, HELD_CONTEXT, Half, Kind, Region, SLOW_CONTEXT, Side, half_flags};
-use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 
@@ -73,9 +71,6 @@ pub struct Mapped {
     collected: AtomicU64,
     /// Slots granted to this process; used in a pair region in which it connects.
     pub lease: Lease,
-    /// In a pair region in which this process accepts: slots that the connector uses without asking the service, and the addresses of
-    /// their connections, this side's first.
-    pub granted: Mutex<HashMap<u32, [SocketAddr; 2]>>,
 }
 
 impl Mapped {
@@ -100,7 +95,6 @@ impl Mapped {
             lingering: Mutex::default(),
             collected: AtomicU64::new(0),
             lease: Lease::new(host),
-            granted: Mutex::default(),
         }
     }
 

@@ -19,10 +19,23 @@ pub struct Lease {
     slots: Mutex<PerProcess<Slots>>,
 }
 
+/// A slot granted to this process for connections to one listener.
+#[derive(Clone, Copy, Debug)]
+pub struct Granted {
+    /// The local port of the connections.
+    pub port: u16,
+    /// The listener's address, as connectors name it.
+    pub remote: SocketAddr,
+    /// Id of the listener's accept queue.
+    pub queue: u32,
+    /// Number of the grant in that queue.
+    pub grant: u32,
+}
+
 #[derive(Debug, Default)]
 struct Slots {
-    /// All granted slots: the local port and the listener of each.
-    granted: HashMap<u32, (u16, SocketAddr)>,
+    /// All granted slots.
+    granted: HashMap<u32, Granted>,
     /// Granted slots without a connection, by the listener.
     idle: HashMap<SocketAddr, Idle>,
 }
@@ -50,19 +63,21 @@ impl Lease {
         &self.slots
     }
 
-    /// Adds slots for connections to `remote`, each with its local port. Slots that the region lacks are left out.
-    pub fn add(&self, mapped: &Mapped, remote: SocketAddr, new: impl Iterator<Item = (u32, u16)>) {
+    /// Adds granted slots; of one that is granted already the grant changes, because another listener has the address now. Slots that the
+    /// region lacks are left out.
+    pub fn add(&self, mapped: &Mapped, new: impl Iterator<Item = (u32, Granted)>) {
         let mut slots = self.locked();
         let slots = slots.get(self.host.generation());
-        for (slot, port) in new.filter(|(slot, _)| mapped.has(*slot)) {
-            slots.granted.insert(slot, (port, remote));
-            slots.idle.entry(remote).or_default().free.push(slot);
+        for (slot, granted) in new.filter(|(slot, _)| mapped.has(*slot)) {
+            if slots.granted.insert(slot, granted).is_none() {
+                slots.idle.entry(granted.remote).or_default().free.push(slot);
+            }
         }
         self.any.store(true, Ordering::Relaxed);
     }
 
-    /// Takes a slot for a new connection to `remote`, with both halves cleared; returns it and its port.
-    pub fn take(&self, mapped: &Mapped, remote: SocketAddr) -> Option<(u32, u16)> {
+    /// Takes a slot for a new connection to `remote` through accept queue `queue`, with both halves cleared.
+    pub fn take(&self, mapped: &Mapped, remote: SocketAddr, queue: u32) -> Option<(u32, Granted)> {
         // If the lock is taken, its holder may be the code that this signal handler interrupted: the slot is not waited for.
         let mut slots = self.slots.try_lock().ok()?;
         let Slots { granted, idle } = slots.get(self.host.generation());
@@ -82,12 +97,17 @@ impl Lease {
             // The service has taken the slot back.
             granted.remove(&slot);
         };
-        let (port, _) = *granted.get(&slot)?;
+        let found = *granted.get(&slot)?;
+        if found.queue != queue {
+            // It was granted for an earlier listener at this address: the service must grant it again.
+            idle.free.insert(0, slot);
+            return None;
+        }
         drop(slots);
         let (own, peer) = mapped.halves(slot);
         own.clear();
         peer.clear();
-        Some((slot, port))
+        Some((slot, found))
     }
 
     /// True when the slot is granted to this process.
@@ -100,7 +120,7 @@ impl Lease {
     pub fn closed(&self, slot: u32) {
         let mut slots = self.locked();
         let Slots { granted, idle } = slots.get(self.host.generation());
-        if let Some((_, remote)) = granted.get(&slot) {
+        if let Some(Granted { remote, .. }) = granted.get(&slot) {
             idle.entry(*remote).or_default().closed.push_back(slot);
         }
     }

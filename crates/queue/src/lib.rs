@@ -1,5 +1,6 @@
 //! The protocol of two mutually hostile parties over the cache lines of a region: moving bytes, ringing, sleeping and waking.
 //!
+//! - [`accept`]: the accept queue of a listening socket, shared by the processes that hold it;
 //! - [`stream`]: one direction of one connection, a byte ring with one producer and one consumer;
 //! - [`held`]: bytes that are written and not published yet;
 //! - [`doorbell`]: which slots have news for a context, and whether that context sleeps;
@@ -10,6 +11,7 @@
 //! caller writes the eventfd.
 #![forbid(unsafe_code)]
 
+pub mod accept;
 pub mod doorbell;
 pub mod held;
 pub mod pages;

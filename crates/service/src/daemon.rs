@@ -17,8 +17,6 @@ use crate::daemon::control_lines::{ACCEPTS, Peer};
 use crate::daemon::control_socket::Listening;
 use crate::daemon::helpers::{Asker, Helpers, Job, Message, SERVICE, Watched};
 use crate::daemon::log_limit::log_for;
-use crate::memory::region::Use;
-use crate::memory::slot_key::SlotKey;
 use crate::registry::registration::{Credentials, new_eventfd};
 use crate::registry::{Answer, BellChange, Registry};
 use crate::report::Viewer;
@@ -236,10 +234,10 @@ impl Service {
         }
         let sweep = self.sweep.map(|(at, _)| at);
         let counting = self.registry.counting.due();
-        let (relief, deferred) = (self.registry.listeners.relief, self.registry.listeners.deferred.due());
+        let deferred = self.registry.listeners.deferred.due();
         let held = self.registry.held.due();
         let helpers = self.helpers.due();
-        let at = [sweep, self.reap, self.leave, self.tcp_due, counting, held, relief, deferred, helpers]
+        let at = [sweep, self.reap, self.leave, self.tcp_due, counting, held, deferred, helpers]
             .into_iter()
             .flatten()
             .min()?;
@@ -277,14 +275,13 @@ impl Service {
             _ => {}
         }
         self.registry.look_at_held();
-        self.registry.relieve();
         self.registry.announce_due();
         if self.registry.counting.handle_timer(now) {
             self.registry.spread_switch();
         }
         // A program that has just been started may yet ask for a connection or listener that was left with the service.
         let registry = &self.registry;
-        let is_waited_for = || !registry.trusts.is_empty() || registry.listeners.deserted().next().is_some();
+        let is_waited_for = || !registry.trusts.is_empty() || registry.deserted().next().is_some();
         if self.leave.is_some_and(|at| at <= now) && is_waited_for() {
             self.leave = Some(now + GRACE.0);
         }
@@ -481,12 +478,6 @@ impl Service {
         bell.drain(memory.region().layout().params.slots, |slot| slots.push(slot));
         if !bell.prepare_sleep() {
             self.registry.unheard.push(region);
-        }
-        for slot in slots {
-            let used = self.registry.regions.get(&region).and_then(|r| r.slots.get(slot));
-            if let Some(Use::Queue) = used {
-                self.registry.admit_queue(SlotKey { region, slot });
-            }
         }
         self.registry.hear_held(region);
     }

@@ -127,7 +127,6 @@ impl Registry {
         match r.slots.get(left.slot).filter(|_| left.side == 1)? {
             Use::Flow(flow) => Some(flow.ends),
             Use::Relay(relay, end) => Some(of(&self.relays.get(relay)?.connection, *end)),
-            Use::Queue => None,
         }
     }
 
@@ -201,8 +200,12 @@ impl Registry {
     /// Relays from the slot where a connection was left to `place`, the new slot of process `holder`.
     fn carry_on(&mut self, relay: u32, trust: &Trust, place: SlotKey, holder: u32, ends: [End; 2]) {
         let Trust { left, ends: [local, peer], .. } = *trust;
-        let connection =
-            Connection { addresses: [peer, local], applications: [0, holder], stage: Stage::Accepted };
+        let connection = Connection {
+            addresses: [peer, local],
+            applications: [0, holder],
+            stage: Stage::Accepted,
+            grant: None,
+        };
         // The deputy's slot is freed together with its old use, so this end counts as gone.
         let places = [SlotKey::of_left(&left), place];
         self.relays.insert(relay, Relay { places, connection, gone: [true, false] });
@@ -402,8 +405,7 @@ impl Registry {
         let forsaken = self.trusts.alive.forsaken(&cookies);
         let over = alone.iter().filter(|(_, cookie)| forsaken.contains(cookie));
         over.for_each(|(key, _)| self.end_trust(*key, false));
-        let are_deserted = self.forget_deserted(|_| true);
-        self.forget_kept();
+        let are_deserted = self.settle_deserted();
         (forsaken.len() < cookies.len() || are_deserted).then(|| self.trusts.later(self.now))
     }
 }

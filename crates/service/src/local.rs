@@ -9,7 +9,7 @@ pub(crate) mod shown;
 use crate::config::Sharing;
 use crate::config::values::PortKind;
 use crate::listen::direct::InUse;
-use crate::listen::table::{Origin, QueueKey, canonical};
+use crate::listen::table::{Origin, canonical};
 use crate::local::port_space::Ends;
 use crate::local::shown::Shown;
 use crate::memory::region::{Connection, PairRegion, Relay, Stage};
@@ -17,7 +17,6 @@ use crate::registry::application::{Application, Family};
 use crate::registry::{Answer, Registry};
 use crate::tcp::any_like;
 use control::{AcceptRecord, KernelReason, RegionInfo, Reply, SocketOptions};
-use cycles::now_ns;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType};
 use shm::Side;
@@ -115,8 +114,8 @@ impl Registry {
         }
         let bound = shown.map_or(SocketAddr::new(any_like(remote.ip()), 0), |shown| shown.local);
         let local = source(bound, remote);
-        let candidates = self.listening_queues(local, remote, from);
-        let Some(mut key) = self.choose_queue(&candidates) else {
+        let candidates = self.listeners_at(local, remote, from);
+        let Some(listener) = self.choose(&candidates) else {
             return match remote.ip() {
                 _ if own => Answer::refused(Errno::CONNREFUSED, "nobody listens there"),
                 ip if ip.is_loopback() => Answer::kernel(KernelReason::NoListener),
@@ -125,14 +124,10 @@ impl Registry {
                 _ => self.tcp_connect(id, [bound, remote], asked, options),
             };
         };
-        if self.deferral(key).is_some() {
-            // The process of an idle queue may be busy when the first bytes come.
-            key = self.shared_queue(&candidates, key).unwrap_or(key);
-        }
-        let Some((acceptor, other_uid)) = self.listeners.queues.get(&key).map(|q| (q.application, q.uid))
-        else {
+        let Some((home, other_uid)) = self.listeners.all.get(&listener).map(|l| (l.home, l.uid)) else {
             return Answer::Silent;
         };
+        let acceptor = home.application;
         if sockets >= self.config.max_sockets {
             return Answer::kernel(KernelReason::TooManySockets);
         }
@@ -140,7 +135,7 @@ impl Registry {
             return Answer::kernel(KernelReason::TooManyProcesses);
         }
         if !(own || has_looked)
-            && let Some(acceptors) = self.unseen_acceptors(key)
+            && let Some(acceptors) = self.unseen_acceptors(listener)
             && let Some(asker) = self.applications.get(&id).map(|a| a.pid)
         {
             return Answer::plain(Reply::Look { asker, acceptors });
@@ -163,9 +158,9 @@ impl Registry {
             // A bound socket has its own port. Slots are lent beforehand only for connections between loopback addresses.
             let is_plain = !own && shown.is_none() && ends.iter().all(|end| end.ip().is_loopback());
             let is_only = is_plain && uid == other_uid && candidates.len() == 1;
-            self.connect_pair([id, acceptor], key, is_only, ends, asked)
+            self.connect_pair([id, acceptor], listener, is_only, ends, asked)
         } else {
-            self.connect_relay([id, acceptor], key, ends, asked)
+            self.connect_relay([id, acceptor], listener, ends, asked)
         };
         if let Answer::Reply(Reply::Connecting { region, slot, .. }, _) = &answer {
             let origin = self.origin_at(region.id, *slot);
@@ -174,8 +169,8 @@ impl Registry {
         answer
     }
 
-    /// The queues that may get a connection from `local` to `remote`. The kernel decides which socket it goes to.
-    fn listening_queues(&mut self, local: SocketAddr, remote: SocketAddr, from: Source) -> Vec<QueueKey> {
+    /// The listeners that may get a connection from `local` to `remote`. The kernel decides which socket it goes to.
+    fn listeners_at(&mut self, local: SocketAddr, remote: SocketAddr, from: Source) -> Vec<u32> {
         self.hear_ended_listeners();
         let namespace = if from.own { None } else { Some(from.namespace) };
         let known = self.listeners.candidates(remote, namespace);
@@ -187,7 +182,7 @@ impl Registry {
         match judge.map(|judge| judge.listener(remote, local)) {
             Some(Ok(cookie)) => {
                 let id = cookie.and_then(|cookie| self.listeners.of_socket(cookie));
-                id.map(|id| self.listeners.queues_of_group(id)).unwrap_or_default()
+                id.map(|id| self.listeners.group(id)).unwrap_or_default()
             }
             Some(Err(e)) => {
                 tracing::debug!("the kernel does not say who listens at {remote}: {e}");
@@ -260,7 +255,7 @@ impl Registry {
     fn connect_pair(
         &mut self,
         parties: [u32; 2],
-        key: QueueKey,
+        listener: u32,
         is_only: bool,
         addresses: [SocketAddr; 2],
         asked: SocketAddr,
@@ -269,7 +264,7 @@ impl Registry {
             Ok(region) => region,
             Err(reason) => return Answer::kernel(reason),
         };
-        let connection = Connection { addresses, applications: parties, stage: Stage::Pending };
+        let connection = Connection { addresses, applications: parties, stage: Stage::Pending, grant: None };
         let Some(slot) = self.take_pair_slot(region, connection) else {
             return Answer::kernel(KernelReason::PairRegionFull);
         };
@@ -280,23 +275,25 @@ impl Registry {
         }
         // Slots are lent from the second connection on: a process that connects twice may connect often.
         let again = self.applications.get(&parties[0]).is_some_and(|a| a.pairs.contains(&region));
-        let lent = if is_only && again && self.deferral(key).is_none() {
-            self.lend(region, key, parties, addresses[0].ip(), addresses[1])
+        let lent = if is_only && again && self.deferral(listener).is_none() {
+            self.lend(region, listener, parties, addresses[0].ip(), addresses[1])
         } else {
             None
         };
-        let line = lent.as_ref().filter(|(_, is_new)| *is_new).map_or(0, |(lent, _)| lent.line + 1);
         let origin = Origin::Pair(region, slot);
         let [peer, local] = addresses;
-        let record = AcceptRecord { region, slot, side: 1, local, peer, time: now_ns(), line };
-        let deferred = self.arrive_or_wait(key, (origin, record));
+        let deferred =
+            self.arrive_or_wait(listener, (origin, AcceptRecord { region, slot, side: 1, local, peer }));
         self.accelerated(parties[0], |p| &mut p.connected, 1);
         let Some(a) = self.applications.get_mut(&parties[0]) else { return Answer::Silent };
         let known = !a.pairs.insert(region);
         let Some(pair) = self.pairs.get(&region) else { return Answer::Silent };
         let info = RegionInfo::of(&pair.region.layout().params, Side::Zero, true);
-        let fds = if known { Vec::new() } else { vec![pair.fd.clone()] };
-        let (local, lent) = (as_asked(addresses[0], asked), lent.map(|(lent, _)| lent));
+        let mut fds = if known { Vec::new() } else { vec![pair.fd.clone()] };
+        if lent.as_ref().is_some_and(|lent| lent.is_new) {
+            fds.extend(self.listeners.all.get(&listener).into_iter().flat_map(|l| l.fds.iter().cloned()));
+        }
+        let local = as_asked(addresses[0], asked);
         Answer::Reply(Reply::Connecting { region: info, slot, local, lent, deferred }, fds)
     }
 

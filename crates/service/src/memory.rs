@@ -1,5 +1,6 @@
 //! The memory of one application region, shared by all threads of the service.
 
+mod grow;
 pub(crate) mod region;
 pub(crate) mod residency;
 pub(crate) mod slot_key;

@@ -136,7 +136,7 @@ impl Registry {
                 serde_json::to_vec(&self.sockets(false, viewer))
             }
             Report::Statistics => {
-                self.count_lines();
+                self.count_direct();
                 let relayed = self.cores.iter().map(|core| core.relayed.load(Relaxed));
                 self.statistics.relayed_bytes = relayed.sum();
                 let alive = self.applications.values().map(|a| &a.process);
@@ -159,25 +159,19 @@ impl Registry {
     /// All sockets, with the fields that `viewer` may see.
     pub fn sockets(&self, detailed: bool, viewer: Viewer) -> Vec<Socket<'_>> {
         let mut all = Vec::new();
-        for (key, queue) in &self.listeners.queues {
-            let Some(listener) = self.listeners.all.get(&queue.listener) else { continue };
-            let half = self
-                .regions
-                .get(&key.region)
-                .and_then(|r| r.memory.region().slot(key.slot))
-                .map(|s| &s.half[1]);
-            let read = half.map_or(0, |h| h.rx_tail.load(Relaxed)).min(queue.sender.head);
-            let unread = (queue.sender.head - read) / control::RECORD_LEN as u64;
-            let listening = if queue.is_full() { Limit::Accept } else { Limit::Connections };
+        for listener in self.listeners.all.values() {
+            let waiting = listener.waiting() as u64;
+            let listening = if listener.is_full() { Limit::Accept } else { Limit::Connections };
+            let holder = self.acceptors(listener).map(|a| a.id).min().unwrap_or(listener.home.application);
             all.push(Socket {
                 state: "LISTEN",
                 local: listener.local.to_string(),
                 remote: "*".to_owned(),
                 kind: "listener",
-                recv_queue: unread + queue.waiting.len() as u64 + self.unread_in_lines(*key),
-                send_queue: u64::from(queue.backlog),
+                recv_queue: waiting,
+                send_queue: u64::from(listener.backlog),
                 detail: Some(Box::new(Detail::of(listening))),
-                ..self.blank(queue.application)
+                ..self.blank(holder)
             });
         }
         let in_use = self.all_lent_in_use();
@@ -195,13 +189,13 @@ impl Registry {
     }
 
     fn pair_sockets<'a>(&'a self, id: u32, pair: &PairRegion, in_use: &InUse, all: &mut Vec<Socket<'a>>) {
-        for (slot, &Connection { addresses, applications, stage }) in pair.slots.iter() {
+        for (slot, &Connection { addresses, applications, stage, grant }) in pair.slots.iter() {
             let Some(Slot { half }) = pair.region.slot(slot) else { continue };
             let is_unused = stage == Stage::Lent && !in_use.contains(&SlotKey { region: id, slot });
-            if is_unused || stage == Stage::Line {
+            if is_unused {
                 continue;
             }
-            let connection = Connection { addresses, applications, stage };
+            let connection = Connection { addresses, applications, stage, grant };
             for side in 0..2 {
                 all.extend(self.end("pair", &connection, side, &half[side], &half[side ^ 1]));
             }

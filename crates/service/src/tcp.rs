@@ -12,13 +12,12 @@ use crate::ServiceError;
 use crate::config::Config;
 use crate::config::values::{Mac, PortKind};
 use crate::daemon::clock::Clock;
-use crate::listen::table::{Origin, QueueKey};
+use crate::listen::table::Origin;
 use crate::memory::Memory;
 use crate::memory::region::Use;
 use crate::memory::slot_key::SlotKey;
 use crate::registry::{Answer, Registry};
-use control::{AcceptRecord, KernelReason, RECORD_LEN, RegionInfo, Reply, SocketOptions};
-use cycles::now_ns;
+use control::{AcceptRecord, KernelReason, RegionInfo, Reply, SocketOptions};
 use flow::{CommandSender, ExceptionReceiver, Flows};
 use queue::stream::close_for;
 use rustix::io::Errno;
@@ -273,17 +272,24 @@ impl Registry {
         });
     }
 
-    /// Tells the slow path for how many more connections a listener's accept queues have room.
+    /// Tells the slow path for how many more connections a listener's accept queue has room.
     pub fn tcp_room(&mut self, id: u32) {
-        let Registry { tcp, listeners, .. } = self;
-        for place in tcp.places.values().filter(|place| place.listeners.contains(&id)) {
-            let queues = place.listeners.iter().filter_map(|l| listeners.all.get(l)).flat_map(|l| &l.queues);
-            let room = queues.filter_map(|key| listeners.queues.get(key)).map(|queue| {
-                let unread = (queue.sender.head - queue.sender.tail) as usize / RECORD_LEN;
-                (queue.backlog as usize + 1).saturating_sub(unread + queue.waiting.len())
-            });
-            tcp.slow.set_accept_room(place.token, room.sum());
+        let is_of_it = |place: &&Place| place.listeners.contains(&id);
+        if !self.tcp.places.values().any(|place| is_of_it(&place)) {
+            return;
         }
+        let room = |id: &u32| {
+            let listener = self.listeners.all.get(id).filter(|l| self.has_acceptors(l))?;
+            Some((listener.backlog as usize + 1).saturating_sub(listener.waiting()))
+        };
+        let rooms: Vec<(u64, usize)> = self
+            .tcp
+            .places
+            .values()
+            .filter(is_of_it)
+            .map(|place| (place.token, place.listeners.iter().filter_map(room).sum()))
+            .collect();
+        rooms.into_iter().for_each(|(token, room)| self.tcp.slow.set_accept_room(token, room));
     }
 
     /// A peer has completed its handshake: gives the connection to an accept queue.
@@ -294,33 +300,27 @@ impl Registry {
         self.hear_ended_listeners();
         let candidates = self.listeners.candidates(local, None);
         // No process accepts from the socket now, or all have closed it and the service has not heard of it yet.
-        let Some(key) = self.choose_queue(&candidates) else { return self.tcp.slow.postpone(now, pending) };
-        let Some(queue) = self.listeners.queues.get(&key) else {
-            return self.tcp.slow.refuse(now, pending);
-        };
-        let application = queue.application;
-        if queue.is_full() {
+        let Some(id) = self.choose(&candidates) else { return self.tcp.slow.postpone(now, pending) };
+        if !self.has_room(id) {
             return self.tcp.slow.postpone(now, pending);
         }
-        if !self.may_have_flow(application) {
+        let Some(home) = self.listeners.all.get(&id).map(|l| l.home) else {
+            return self.tcp.slow.refuse(now, pending);
+        };
+        let application = home.application;
+        if self.applications.contains_key(&application) && !self.may_have_flow(application) {
             return self.tcp.slow.refuse(now, pending);
         }
-        let Some((slot, owner)) =
-            self.take_flow_slot(key.region, Flow { application, closed: false, ends: [local, remote] })
-        else {
+        let flow = Flow { application, closed: false, ends: [local, remote] };
+        let Some((slot, owner)) = self.take_flow_slot(home.region, flow) else {
             return self.tcp.slow.refuse(now, pending);
         };
         if self.tcp.slow.accept(now, pending, owner).is_err() {
-            self.free_flow_slot(key.region, slot);
+            self.free_flow_slot(home.region, slot);
             return;
         }
-        self.accepted(key, slot, local, remote);
-    }
-
-    fn accepted(&mut self, key: QueueKey, slot: u32, local: SocketAddr, remote: SocketAddr) {
-        let record =
-            AcceptRecord { region: key.region, slot, side: 1, local, peer: remote, time: now_ns(), line: 0 };
-        self.arrive(key, (Origin::Flow(key.region, slot), record));
+        let record = AcceptRecord { region: home.region, slot, side: 1, local, peer: remote };
+        self.arrive(id, (Origin::Flow(home.region, slot), record));
     }
 
     /// Takes a slot with cleared halves for a flow. Returns it, and the slow path's name for it.

@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering;
 /// First eight bytes of every region: "TOWPATH" and a layout letter.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TOWPATHa");
 /// Changes whenever a byte of this file's tables moves. The service refuses a library of another version at registration.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// Contexts per side of a region.
 pub const CONTEXTS: usize = 256;
 /// The service-side context that the slow path watches; the contexts 0, 1, ... belong to the fast-path cores.
@@ -78,7 +78,7 @@ pub enum Kind {
 ///   0  magic u64 | 8 version u32 | 12 kind u32 | 16 slots u32 | 20 cycles u32 | 24 data_len u64 | 32 id u64
 ///   40 holders_taken u64 | 48 accounts_taken u64
 ///   64 context_taken: u64 x 4 per side (bit = context in use)
-///   128 hand u32
+///   128 hand u32 | - u32 | 136 direct: u64 x 2
 /// ```
 #[repr(C, align(64))]
 #[derive(Debug)]
@@ -109,7 +109,10 @@ pub struct Header {
     pub context_taken: [[AtomicU64; CONTEXTS / 64]; 2],
     /// Where the search for a free socket block goes on, modulo the slots; shared by all processes of the application.
     pub hand: AtomicU32,
-    tail: [AtomicU32; 15],
+    pad2: AtomicU32,
+    /// Connections that this process has made, and accepted, without the service. Hostile: the service only displays them.
+    pub direct: [AtomicU64; 2],
+    tail: [AtomicU32; 10],
 }
 
 /// The doorbell of one context of one side: its slots with news.
@@ -216,6 +219,8 @@ pub mod half_flags {
     /// In the service's half: the application's data stays on this host, forwarded by the service. As in a pair region, the application
     /// itself holds back bytes for `TCP_CORK` and `MSG_MORE`.
     pub const NEAR: u32 = 1 << 28;
+    /// In an acceptor's half: a process has taken the connection out of the accept queue. Only the first that sets it has the connection.
+    pub const ACCEPTED: u32 = 1 << 29;
     /// Lowest bit of the errno of [`FAILED`].
     pub const ERRNO_SHIFT: u32 = 16;
 }
@@ -320,9 +325,6 @@ pub const TRUST: u64 = 1 << 63;
 /// In [`SockBlock::tx_lock`] and [`SockBlock::rx_lock`], in place of a thread: the connection was moved to another process.
 pub const MOVED: u32 = u32::MAX;
 
-/// In [`SockBlock::rx_lock`], in place of a thread: the service takes connections back from an accept queue, for a moment.
-pub const SEIZED: u32 = u32::MAX - 1;
-
 /// The bits of `SockBlock::state`.
 pub mod sock_state {
     /// The peer's `OPEN` was seen: the handshake is over.
@@ -351,8 +353,6 @@ pub mod sock_state {
     pub const SIDE_ONE: u32 = 1 << 11;
     /// No socket uses the block: it names a ring that an open socket has given up.
     pub const RETIRED: u32 = 1 << 12;
-    /// An accept queue: the program waits for it, has waited, or is sure to, by a call that we see. The service reads this.
-    pub const AWAITED: u32 = 1 << 13;
     /// The listener waits for data (`TCP_DEFER_ACCEPT`): the service is to be told of the first bytes.
     pub const DEFERRED: u32 = 1 << 14;
     /// Mask: a send must decide whether to hold bytes back.

@@ -19,6 +19,7 @@
 //!
 //! The other side may write anything, anywhere, at any time: every value is loaded once, checked, then used.
 
+mod accept_queue;
 pub mod alone;
 mod atomic;
 mod layout;
@@ -27,11 +28,15 @@ mod map;
 #[cfg(not(loom))]
 mod region;
 
+#[cfg(not(loom))]
+pub use accept_queue::AcceptQueue;
+pub use accept_queue::{
+    GRANTS, QueueWords, RECORD_WORDS, SLEEPERS, WORDS_PER_GROUP, grant_state, queue_flags, sleeper,
+};
 pub use layout::{
     ACCOUNTS, CONTEXTS, ContextBlock, HELD_CONTEXT, Half, Header, Kind, Layout, MAGIC, MOVED, Params,
-    SECTIONS, SEIZED, SLOW_CONTEXT, Sending, Side, Slot, SockBlock, TRUST, TRUST_CONTEXT, ThreadAccount,
-    Urgent, VERSION, WORDS_MAX, application_flags, half_flags, low_water, low_water_flags, sock_flags,
-    sock_state,
+    SECTIONS, SLOW_CONTEXT, Sending, Side, Slot, SockBlock, TRUST, TRUST_CONTEXT, ThreadAccount, Urgent,
+    VERSION, WORDS_MAX, application_flags, half_flags, low_water, low_water_flags, sock_flags, sock_state,
 };
 #[cfg(not(loom))]
 pub use region::{Region, RegionError};

@@ -19,10 +19,18 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps the first `len` bytes of `fd`, readable and writable, shared, without reserving swap.
     pub fn new(fd: BorrowedFd<'_>, len: usize) -> rustix::io::Result<Self> {
+        Self::with(fd, len, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// Maps the first `len` bytes of `fd`, readable only, shared: a write through [`at`](Self::at) ends the process.
+    pub fn read_only(fd: BorrowedFd<'_>, len: usize) -> rustix::io::Result<Self> {
+        Self::with(fd, len, ProtFlags::READ)
+    }
+
+    fn with(fd: BorrowedFd<'_>, len: usize, protection: ProtFlags) -> rustix::io::Result<Self> {
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing of ours.
-        let start =
-            unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, fd, 0) }?;
+        let start = unsafe { mmap(std::ptr::null_mut(), len, protection, flags, fd, 0) }?;
         let start = NonNull::new(start.cast::<u8>()).ok_or(rustix::io::Errno::NOMEM)?;
         Ok(Self { start, len })
     }

@@ -1,7 +1,7 @@
 //! `connect`: the service's answer decides whether it or the kernel carries the connection.
 
+pub(crate) mod accept_queue;
 pub mod direct;
-pub(crate) mod direct_queue;
 pub(crate) mod disconnect;
 pub mod fallback;
 pub(crate) mod listen;
@@ -136,8 +136,8 @@ fn name_of(fd: RawFd) -> Result<SocketAddr, Errno> {
 /// As Linux's.
 pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Errno> {
     match sock.role() {
-        Some(Role::Listener(link)) if is_unspecified(name) => {
-            listen::stop(link);
+        Some(Role::Listener(listener)) if is_unspecified(name) => {
+            listen::stop(listener);
             // The kernel's socket must stop listening, too.
             return Ok(Connected::Nowhere);
         }

@@ -17,6 +17,7 @@ mod rewait;
 pub use kernel_set::mark;
 pub use nested::{Asleep, SETS_DEEP};
 
+use crate::connect::accept_queue::Queue;
 use crate::epoll::interest::Interest;
 use crate::process::fork;
 use crate::process::fork_locks::Held;
@@ -28,7 +29,6 @@ use crate::sys::{self, cycle_account};
 use crate::wait;
 use crate::wait::sleeper::Context;
 use cycles::Section;
-use endpoint::region::Mapped;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -134,7 +134,7 @@ impl Set {
             crate::process::io_uring::wanted(&share(), fd);
         }
         if sock.listener().is_some() {
-            crate::connect::listen::await_by_call(&share());
+            crate::connect::listen::await_by_call(sock);
         }
         let mut inner = lock(&self.inner);
         let found = inner.find(fd, sock);
@@ -207,11 +207,6 @@ impl Set {
         inner.connect(i);
         inner.enqueue(i);
         self.stir(inner);
-    }
-
-    /// Stops listening for news of `slot` of `mapped`.
-    pub fn ignore(&self, mapped: &Arc<Mapped>, slot: u32) {
-        lock(&self.inner).ignore_slot(mapped, slot);
     }
 
     /// The socket is the kernel's alone from now on: moves it to the kernel's set.
@@ -305,10 +300,6 @@ impl Set {
         *lock(&self.context) = None;
         self.hooked.store(false, Ordering::SeqCst);
         self.number.store(u32::MAX, Ordering::Relaxed);
-        let all = lock(&self.inner).all();
-        for (_, sock) in &all {
-            crate::connect::listen::share(sock);
-        }
         self.prepare();
         lock(&self.inner).enqueue_all();
     }
@@ -429,12 +420,13 @@ impl Set {
         if !context.spin.pays() {
             return Ok(false);
         }
-        let (regions, lonely): (Few<_, 4>, _) = {
+        let (regions, queues, lonely): (Few<_, 4>, Few<_, 2>, _) = {
             let inner = lock(&self.inner);
-            (inner.regions().cloned().collect(), inner.is_lonely())
+            (inner.regions().cloned().collect(), inner.queues().cloned().collect(), inner.is_lonely())
         };
         let bells = || regions.iter().filter_map(|region| region.own_bell(context.number));
-        let has_news = || bells().any(|bell| bell.has_news());
+        let has_connection = |queue: &Arc<Queue>| queue.accepting().has_any();
+        let has_news = || bells().any(|bell| bell.has_news()) || queues.iter().any(has_connection);
         if !(lonely || context.spin.is_patient()) {
             return Ok(context.spin.once(left, has_news));
         }
@@ -488,10 +480,10 @@ impl Set {
 
     /// A thread is about to sleep on this set, or on one that holds it. True: nothing has come, and `is_idle` agrees.
     fn enter(&self, context: &Context, is_idle: impl FnOnce(&Interest) -> bool) -> bool {
-        let inner = lock(&self.inner);
+        let mut inner = lock(&self.inner);
         let is_alone = self.count_sleepers(|n| n + 1) == 0;
         context.sleeping.store(true, Ordering::SeqCst);
-        let quiet = inner.arm(context.number);
+        let quiet = inner.arm(context);
         if !(quiet || is_alone) {
             // Something had come, which withdraws the other threads' announcement, too: wake them.
             context.wake();
@@ -516,8 +508,8 @@ impl Set {
         let Some(context) = self.context() else { return };
         context.sleeping.store(true, Ordering::SeqCst);
         let quiet = {
-            let inner = lock(&self.inner);
-            inner.arm(context.number) && !inner.has_ready()
+            let mut inner = lock(&self.inner);
+            inner.arm(&context) && !inner.has_ready()
         };
         if !quiet {
             context.wake();

@@ -420,10 +420,10 @@ pub fn shutdown(fd: RawFd, how: i32) -> Handled<()> {
             _ => Err(Errno::INVAL),
         })
         .inspect(|_| sock.pass_on()),
-        Role::Listener(link) => {
-            // Linux stops listening, so the accept queues in shared memory stop, too.
+        Role::Listener(listener) => {
+            // Linux stops listening, so the accept queue in shared memory stops, too.
             if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
-                listen::stop(link);
+                listen::stop(listener);
             }
             None
         }

@@ -7,7 +7,8 @@ pub(crate) mod log;
 mod registration;
 pub(crate) mod rpc;
 
-use crate::connect::direct::Ways;
+use crate::connect::accept_queue::Queue;
+use crate::connect::direct::{self, Ways};
 use crate::fd::reserved::{Internal, unclaim};
 use crate::process::fd_passing;
 use crate::process::fork_locks::Held;
@@ -55,8 +56,10 @@ pub struct Client {
     pub contexts: Mutex<BTreeMap<u32, Weak<Context>>>,
     /// Contexts of ended threads and closed sets, for the next ones.
     pub free: Mutex<Vec<Arc<Context>>>,
-    /// Lines and grants, by which connections are made without asking the service.
+    /// The rights to connect without asking the service.
     pub ways: Ways,
+    /// Accept queues that are mapped here, by id.
+    queues: RwLock<HashMap<u32, Arc<Queue>>>,
 }
 
 /// Locks, even if the last holder panicked.
@@ -83,7 +86,8 @@ impl Client {
             HOST.set_not_sent_low_water(text.trim().parse().unwrap_or(u32::MAX));
         }
         log(Level::Debug, format_args!("registered as application {}", welcome.application));
-        Arc::new(Self::assemble(said, welcome, home, oldest, regions))
+        let queues = parent.map_or_else(HashMap::new, Self::all_queues);
+        Arc::new(Self::assemble(said, welcome, home, oldest, regions, queues))
     }
 
     fn assemble(
@@ -92,6 +96,7 @@ impl Client {
         home: Arc<Mapped>,
         oldest: Arc<Mapped>,
         regions: HashMap<(u32, u8), Arc<Mapped>>,
+        queues: HashMap<u32, Arc<Queue>>,
     ) -> Self {
         Self {
             exchange: Mutex::new(said.exchange),
@@ -106,6 +111,7 @@ impl Client {
             contexts: Mutex::new(BTreeMap::new()),
             free: Mutex::new(Vec::new()),
             ways: Ways::default(),
+            queues: RwLock::new(queues),
         }
     }
 
@@ -130,8 +136,16 @@ impl Client {
             let sent = exchange.send(request, fd);
             let mut answer = sent.and_then(|()| exchange.answer(|push, fds| pushes.push((push, fds))));
             let new = match &mut answer {
-                Ok((Reply::Region(info) | Reply::Connecting { region: info, .. }, fds)) => {
-                    self.adopt(*info, fds.drain(..).next())
+                Ok((Reply::Region(info), fds)) => self.adopt(*info, fds.drain(..).next()),
+                Ok((Reply::Connecting { region, lent, .. }, fds)) => {
+                    if let Some(lent) = lent.as_ref().filter(|lent| lent.is_new) {
+                        self.adopt_queue(lent.queue, fds);
+                    }
+                    self.adopt(*region, fds.drain(..).next())
+                }
+                Ok((Reply::Listening { queue, .. }, fds)) => {
+                    self.adopt_queue(*queue, fds);
+                    None
                 }
                 _ => None,
             };
@@ -217,6 +231,31 @@ impl Client {
         let mapped = if info.is_own { mapped } else { mapped.inherited() };
         regions.insert((info.id, info.side), Arc::new(mapped));
         new.then_some(info.id)
+    }
+
+    /// Maps an accept queue; its two files are the last of `fds`.
+    fn adopt_queue(&self, id: u32, fds: &mut Vec<OwnedFd>) {
+        let Some(first) = fds.len().checked_sub(2) else { return };
+        if let Ok(files) = fds.drain(first..).collect::<Vec<_>>().try_into()
+            && let Some(queue) = Queue::open(id, files)
+        {
+            self.queues.write().unwrap_or_else(PoisonError::into_inner).insert(id, Arc::new(queue));
+        }
+    }
+
+    /// The accept queue `id`, if it is mapped here.
+    pub fn queue(&self, id: u32) -> Option<Arc<Queue>> {
+        self.queues.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+    }
+
+    fn all_queues(&self) -> HashMap<u32, Arc<Queue>> {
+        self.queues.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// This process's number at the service.
+    #[inline]
+    pub fn application(&self) -> u32 {
+        self.welcome.application
     }
 
     /// Bytes of address space that the regions take.
@@ -365,6 +404,11 @@ impl Client {
             (0..2).filter_map(|side| regions.remove(&(region, side))).collect()
         };
         gone.iter().for_each(|mapped| mapped.dead.store(true, Ordering::Release));
+        // A listener keeps its queue until it is closed.
+        let queue = self.queues.write().unwrap_or_else(PoisonError::into_inner).remove(&region);
+        if queue.is_some() {
+            direct::forget_queue(self, region);
+        }
         for context in self.all_contexts() {
             context.forget_region(region);
             context.wake();
@@ -427,9 +471,12 @@ impl Client {
         let regions: Vec<_> =
             self.regions.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
         let contexts = self.all_contexts();
+        let queues: Vec<_> = self.all_queues().into_values().collect();
         held.take(self, |c| &c.exchange);
         held.take_whole(self, |c| &c.regions);
         held.take_whole(self, |c| &c.ways);
+        held.take_whole(self, |c| &c.queues);
+        queues.iter().for_each(|queue| queue.hold(held));
         held.take(self, |c| &c.contexts);
         held.take(self, |c| &c.free);
         contexts.iter().for_each(|context| context.hold(held));
@@ -437,7 +484,6 @@ impl Client {
             held.take(mapped, |m| m.lingering_lock());
             held.take(mapped, |m| m.pool_lock());
             held.take(mapped, |m| m.lease.lock());
-            held.take(mapped, |m| &m.granted);
         }
     }
 }

@@ -10,7 +10,7 @@ pub(crate) mod reported;
 pub(crate) mod settings;
 pub(crate) mod zerocopy;
 
-use crate::connect::listen;
+use crate::connect::listen::{self, Listener};
 use crate::process::fork_locks::Held;
 use crate::process::{fd_passing, fork, io_uring};
 use crate::session::{self, detached, lock};
@@ -20,7 +20,7 @@ use crate::socket::zerocopy::Notices;
 use crate::sys;
 use crate::wait::sigio;
 use crate::wait::watchers::Watchers;
-use control::{KernelReason, RECORD_LEN, Request};
+use control::{KernelReason, Request};
 use endpoint::lock::thread_number;
 use endpoint::low_water::SoFar;
 use endpoint::stream::ready;
@@ -37,8 +37,15 @@ use std::time::Duration;
 pub enum Role<'a> {
     /// A connection: a byte stream.
     Stream(&'a Endpoint),
-    /// An accept queue; the kernel socket listens too.
-    Listener(&'a Endpoint),
+    /// A listening socket with an accept queue; the kernel socket listens too.
+    Listener(&'a Listener),
+}
+
+/// What a [`Role`] refers to.
+#[derive(Debug)]
+enum Decided {
+    Stream(Endpoint),
+    Listener(Box<Listener>),
 }
 
 /// Value of `Sock::deciding`: the descriptor came from another process. The first thread that asks for the role asks the service.
@@ -89,7 +96,7 @@ pub(crate) mod flag {
 /// the two halves of a connection, which the service or the peer has to see.
 #[derive(Debug)]
 pub struct Sock {
-    link: OnceLock<Endpoint>,
+    decided: OnceLock<Decided>,
     pub(crate) moving: Mutex<Moving>,
     /// Number of descriptors of this process that refer to the socket, plus `holders::USER` times the number of calls that wait for it.
     descriptors: AtomicU32,
@@ -142,7 +149,7 @@ impl Sock {
         let ipv6 = if family == libc::AF_INET6 { flag::IPV6 } else { 0 };
         let nonblock = if nonblock { flag::NONBLOCK } else { 0 };
         Self {
-            link: OnceLock::new(),
+            decided: OnceLock::new(),
             moving: Mutex::new(Moving::default()),
             descriptors: AtomicU32::new(1),
             deciding: AtomicU32::new(0),
@@ -156,7 +163,7 @@ impl Sock {
     pub fn accepted(family: i32, link: Endpoint) -> Self {
         let sock = Self::new(family, link.is_nonblocking());
         // A new cell is empty.
-        let _ = sock.link.set(link);
+        let _ = sock.decided.set(Decided::Stream(link));
         sock
     }
 
@@ -266,9 +273,14 @@ impl Sock {
         }
     }
 
-    /// Decides the role: `link` is the socket's place in shared memory. False when another thread has already decided.
+    /// Decides the role: a connection at `link`. False when another thread has already decided.
     pub fn decide(&self, link: Endpoint) -> bool {
-        self.link.set(link).is_ok()
+        self.decided.set(Decided::Stream(link)).is_ok()
+    }
+
+    /// Decides the role: the socket listens. False when another thread has already decided.
+    pub fn decide_listener(&self, listener: Listener) -> bool {
+        self.decided.set(Decided::Listener(Box::new(listener))).is_ok()
     }
 
     /// Announces that the calling thread is about to decide the role; until the guard is dropped, other threads that ask for it wait.
@@ -295,8 +307,10 @@ impl Sock {
     /// The role, if it is already decided; does not wait.
     #[inline]
     pub fn decided(&self) -> Option<Role<'_>> {
-        let link = self.link.get()?;
-        Some(if link.is_queue() { Role::Listener(link) } else { Role::Stream(link) })
+        Some(match self.decided.get()? {
+            Decided::Stream(link) => Role::Stream(link),
+            Decided::Listener(listener) => Role::Listener(listener),
+        })
     }
 
     /// Waits for the thread that decides, unless it is this one (a signal handler interrupted its `connect`).
@@ -331,26 +345,30 @@ impl Sock {
         }
     }
 
-    /// The accept queue, if the socket listens.
+    /// The listener, if the socket is one.
     #[inline]
-    pub fn listener(&self) -> Option<&Endpoint> {
+    pub fn listener(&self) -> Option<&Listener> {
         match self.role() {
-            Some(Role::Listener(link)) => Some(link),
+            Some(Role::Listener(listener)) => Some(listener),
             _ => None,
         }
     }
 
-    /// The socket's place in shared memory, once decided.
+    /// The connection, if the role is already decided and the socket is one; does not wait.
     #[inline]
     pub fn link(&self) -> Option<&Endpoint> {
-        self.link.get()
+        match self.decided.get() {
+            Some(Decided::Stream(link)) => Some(link),
+            _ => None,
+        }
     }
 
     /// `O_NONBLOCK` as the program set it.
     #[inline]
     pub fn is_nonblocking(&self) -> bool {
-        match self.link() {
-            Some(link) => link.is_nonblocking(),
+        match self.decided() {
+            Some(Role::Stream(link)) => link.is_nonblocking(),
+            Some(Role::Listener(listener)) => listener.queue.is_nonblocking(),
             None => self.has(flag::NONBLOCK),
         }
     }
@@ -358,6 +376,9 @@ impl Sock {
     /// Sets or clears `O_NONBLOCK`.
     pub fn set_nonblocking(&self, on: bool) {
         self.mark(flag::NONBLOCK, on);
+        if let Some(Role::Listener(listener)) = self.decided() {
+            listener.queue.set_nonblocking(on);
+        }
         if let Some(link) = self.link() {
             let flags = &link.block().flags;
             if on {
@@ -432,7 +453,11 @@ impl Sock {
                 ready::IN | ready::RDNORM | ready::OUT | ready::WRNORM
             }
             Some(Role::Stream(link)) => link.stream_readiness(),
-            Some(Role::Listener(link)) => self.listener_readiness(link),
+            // In a locked process only the kernel's queue is used.
+            Some(Role::Listener(listener)) if listener.has_any() && !detached::is_locked() => {
+                ready::IN | ready::RDNORM
+            }
+            Some(Role::Listener(_)) => 0,
             None => 0,
         }
     }
@@ -450,27 +475,14 @@ impl Sock {
         matches!(self.decided(), Some(Role::Stream(link)) if link.is_held_back(readiness))
     }
 
-    /// [`Endpoint::pulse`]; for a listener, summed over all its queues.
+    /// [`Endpoint::pulse`]; of a listener, the number of connections that came.
+    #[inline]
     pub fn pulse(&self) -> (u64, u32) {
-        let Some(link) = self.link() else { return (0, 0) };
-        let (bytes, stalls) = link.pulse();
-        let mut all = bytes;
-        if link.is_queue() {
-            listen::each_other_queue(self, link, |queue| all = all.wrapping_add(queue.pulse().0));
+        match self.decided() {
+            Some(Role::Stream(link)) => link.pulse(),
+            Some(Role::Listener(listener)) => (u64::from(listener.queue.accepting().arrivals()), 0),
+            None => (0, 0),
         }
-        (all, stalls)
-    }
-
-    fn listener_readiness(&self, link: &Endpoint) -> u32 {
-        if detached::is_locked() || link.state() & state::SHUT_RD != 0 {
-            // Locked: only the kernel's queue is used. Shut: the listener is closed, and its slot may belong to another.
-            return 0;
-        }
-        let mut waiting = link.unread() >= RECORD_LEN;
-        if !waiting {
-            listen::each_other_queue(self, link, |queue| waiting |= queue.unread() >= RECORD_LEN);
-        }
-        if waiting { ready::IN | ready::RDNORM } else { 0 }
     }
 
     fn close(&self) {
@@ -515,7 +527,7 @@ impl Sock {
                     client.say(Request::Closed { region: link.mapped.id, slot: link.slot() });
                 }
             }
-            Role::Listener(link) => crate::connect::listen::close(self, link, ours, client.as_deref()),
+            Role::Listener(listener) => listen::close(listener, client.as_deref()),
         }
     }
 

@@ -11,7 +11,7 @@ pub(crate) mod sleeper;
 pub(crate) mod spin;
 pub(crate) mod watchers;
 
-use crate::connect::listen;
+use crate::connect::accept_queue::{Queue, Rest};
 use crate::epoll::{Asleep, SETS_DEEP, Set};
 use crate::session::{self, detached};
 use crate::socket::{InUse, Role, Sock};
@@ -45,6 +45,8 @@ const YIELD: Duration = Duration::from_millis(5);
 pub enum Party {
     /// A socket and the readiness wanted of it.
     Sock(Arc<Sock>, u32),
+    /// A listener, of a thread that accepts: of several that sleep one is woken.
+    Acceptor(Arc<Sock>),
     /// A receive that has read so far: to it each further byte is news, whatever `SO_RCVLOWAT` says.
     Reader(Arc<Sock>, SoFar),
     /// An epoll set, for the accelerated sockets in it. Its descriptor is polled in the kernel beside that.
@@ -60,6 +62,8 @@ impl Party {
         match self {
             Self::Sock(sock, _) if sock.is_closed() => libc::POLLNVAL as u32,
             Self::Sock(sock, wanted) => sock.readiness() & (wanted | ready::ALWAYS),
+            Self::Acceptor(sock) if sock.is_closed() => libc::POLLNVAL as u32,
+            Self::Acceptor(sock) => sock.readiness() & ready::IN,
             Self::Reader(sock, so_far) => {
                 if sock.is_closed() || sock.has_more(*so_far) {
                     ready::IN
@@ -80,7 +84,7 @@ impl Party {
     /// Counts a call that waits for the socket. `None`: the socket is closed, or this is an epoll set.
     pub fn begin_use(&self) -> Option<InUse> {
         match self {
-            Self::Sock(sock, _) | Self::Reader(sock, _) => sock.begin_use().ok(),
+            Self::Sock(sock, _) | Self::Acceptor(sock) | Self::Reader(sock, _) => sock.begin_use().ok(),
             Self::Set(_) => None,
         }
     }
@@ -198,13 +202,27 @@ fn look(
 
 fn socks(parties: &Parties) -> impl Iterator<Item = &Arc<Sock>> {
     parties.iter().filter_map(|party| match party {
-        Party::Sock(sock, _) | Party::Reader(sock, _) => Some(sock),
+        Party::Sock(sock, _) | Party::Acceptor(sock) | Party::Reader(sock, _) => Some(sock),
         Party::Set(_) => None,
     })
 }
 
-/// Shows the doorbells of `context` in every region that brings news of `parties`: an inherited listener has, in a forked
-/// child, a queue in the child's own region too.
+/// The accept queues among `parties`, and whether the thread accepts there.
+fn queues(parties: &Parties) -> impl Iterator<Item = (&Arc<Queue>, bool)> {
+    parties.iter().filter_map(|party| {
+        let (sock, is_acceptor) = match party {
+            Party::Sock(sock, _) => (sock, false),
+            Party::Acceptor(sock) => (sock, true),
+            Party::Reader(..) | Party::Set(_) => return None,
+        };
+        match sock.decided() {
+            Some(Role::Listener(listener)) => Some((&listener.queue, is_acceptor)),
+            _ => None,
+        }
+    })
+}
+
+/// Shows the doorbells of `context` in every region that brings news of `parties`.
 fn each_bell(parties: &Parties, context: u32, mut show: impl FnMut(Doorbell<'_>)) {
     let mut last: *const Mapped = ptr::null();
     for sock in socks(parties) {
@@ -214,11 +232,6 @@ fn each_bell(parties: &Parties, context: u32, mut show: impl FnMut(Doorbell<'_>)
         {
             last = Arc::as_ptr(&link.mapped);
             link.mapped.own_bell(context).into_iter().for_each(&mut show);
-        }
-        if let Some(link) = sock.link().filter(|link| link.is_queue()) {
-            listen::each_other_queue(sock, link, |queue| {
-                queue.mapped.own_bell(context).into_iter().for_each(&mut show);
-            });
         }
     }
 }
@@ -238,6 +251,17 @@ fn doze(
         bell.drain(u32::MAX, |_| ());
         quiet &= bell.prepare_sleep();
     });
+    let mut rests: Few<Rest, 2> = Few::default();
+    let mut is_crowded = false;
+    for (queue, is_acceptor) in queues(parties) {
+        match Rest::new(queue, &context.client, context.number, is_acceptor) {
+            Some(rest) => {
+                quiet &= rest.prepare_sleep();
+                rests.push(rest);
+            }
+            None => is_crowded = true,
+        }
+    }
     let mut asleep = Asleep::default();
     for party in parties.iter() {
         if let Party::Set(set) = party {
@@ -247,7 +271,11 @@ fn doze(
     quiet = quiet && parties.iter().all(|party| party.ready() == 0);
     let limit = left(deadline);
     let is_mute = socks(parties).any(|sock| sock.link().is_some_and(|link| link.mapped.is_mute()));
-    let limit = if is_mute || is_deaf || asleep.is_blind() { Some(at_most(limit, BLIND)) } else { limit };
+    let limit = if is_mute || is_deaf || is_crowded || asleep.is_blind() {
+        Some(at_most(limit, BLIND))
+    } else {
+        limit
+    };
     let result = if quiet { block(context, kernel, limit, mask) } else { Ok(0) };
     asleep.leave();
     context.sleeping.store(false, Ordering::SeqCst);
@@ -332,7 +360,7 @@ pub fn for_one(sock: &Arc<Sock>, wanted: u32, patience: Patience<'_>) -> Result<
 /// As [`for_one`].
 pub fn for_listener(sock: &Arc<Sock>, fd: Option<RawFd>, patience: Patience<'_>) -> Result<(), Errno> {
     let mut kernel = [libc::pollfd { fd: fd.unwrap_or(-1), events: libc::POLLIN, revents: 0 }];
-    let parties = Parties::from_iter([Party::Sock(sock.clone(), ready::IN)]);
+    let parties = Parties::from_iter([Party::Acceptor(sock.clone())]);
     let is_ready = || parties.iter().any(|party| party.ready() != 0);
     let kernel = &mut kernel[..usize::from(fd.is_some())];
     let sleep = |deadline, mask| sleep_after(false, &parties, kernel, Until { deadline, mask });

@@ -1,41 +1,36 @@
-//! Lines: queues in shared memory by which a process connects to a listener of its own user without asking the service. A line is a slot of
-//! their pair region with a stream of accept records; the slots of the new connections are lent to the connector beforehand.
-//!
-//! The service decides once (policy, listener, limits, addresses of each lent slot) and revokes a line by a flag in the acceptor's half:
-//! `FIN` when another socket begins to listen at the port, with `READ_CLOSED` when the queue is closed. What both sides write there is
-//! believed only as far as it concerns themselves: how many connections each has made or accepted.
+//! Direct connections: a process connects to a listener of its own user without asking the service. The service decides once (policy,
+//! listener, limits, addresses of each slot) and lends slots of the pair region, each with a grant of the accept queue, whose record only
+//! the service can write. It takes them back by the queue's epoch: the process must ask again when another socket begins to listen at the
+//! port, when holders of the socket change, or when the backlog changes.
 
-use crate::listen::table::{Origin, QueueKey};
-use crate::memory::region::{AppRegion, Connection, Line, PairRegion, Stage};
+use crate::listen::table::{Listener, Listeners, Origin};
+use crate::memory::region::{AppRegion, Connection, PairRegion, Stage};
 use crate::memory::slot_key::SlotKey;
-use crate::registry::{Answer, Registry};
+use crate::registry::Registry;
 use base::limits::SLOTS_MAX;
-use control::{Grant, Left, Lent, MESSAGE_MAX, RECORD_LEN, Reply};
-use queue::stream::raise;
-use rustix::io::Errno;
-use shm::Half;
-use shm::half_flags::{FIN, LENT, OPEN, READ_CLOSED, RELEASED, RESET};
+use control::{AcceptRecord, Grant, Left, Lent, MESSAGE_MAX};
+use shm::GRANTS;
+use shm::half_flags::{LENT, RELEASED};
 use std::collections::HashSet;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::time::{Duration, Instant};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use std::time::Duration;
 
 /// Slots granted at once, least and most: each time as many as are granted already. Each time the connector waits for the service, about
 /// 140 us on two cores.
-const STEP: (u32, u32) = (8, 240);
-// All slots and ports of a step go into one message, at most 3 bytes per number, with room for its other fields.
-const _: () = assert!(SLOTS_MAX < 1 << 21 && STEP.1 as usize * 6 + 512 <= MESSAGE_MAX);
+const STEP: (u32, u32) = (8, 160);
+// All numbers of a step go into one message, at most 3 bytes for each, with room for its other fields.
+const _: () = assert!(SLOTS_MAX < 1 << 21 && STEP.1 as usize * 9 + 512 <= MESSAGE_MAX);
 /// At most one in this many slots of a region is lent; the service keeps the others for connections that it sets up.
 const SHARE: u32 = 4;
 /// At most one in this many ports of the kernel's range is granted to one connector for one listener.
 const PORTS_SHARE: u32 = 4;
-/// A listener with a smaller backlog gets no line.
+/// To a listener with a smaller backlog each connection asks the service.
 const BACKLOG_LEAST: u32 = 8;
+/// Most grants of one queue that are lent; the others are for connections that the service sets up.
+const LENT_MOST: u32 = GRANTS as u32 / 2;
 /// No processor makes or accepts a connection in less time; measured, with its end, 18 us.
 const CONNECT_LEAST: Duration = Duration::from_micros(1);
-/// Most lines to one queue: the acceptor polls each of them.
-const LINES_MOST: usize = 8;
-
 /// Lent slots in which a socket lives, according to the socket blocks of their holders.
 pub type InUse = HashSet<SlotKey>;
 
@@ -50,191 +45,176 @@ fn grants_most() -> u32 {
     }
 }
 
-/// A connection without addresses: for the slot of a line.
-fn nothing(parties: [u32; 2], stage: Stage) -> Connection {
-    let nowhere = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0);
-    Connection { addresses: [nowhere; 2], applications: parties, stage }
-}
-
-/// Unread bytes in a line, from the positions that both sides have written. Hostile.
-fn unread_bytes(connector: &Half, acceptor: &Half) -> u64 {
-    connector.tx_head.load(Relaxed).saturating_sub(acceptor.rx_tail.load(Relaxed))
-}
-
-impl Line {
-    /// Records in the line that the acceptor has not taken, at most as many as the line may hold. Hostile numbers.
-    fn unread(&self, [connector, acceptor]: &[Half; 2]) -> u64 {
-        if connector.flags.load(Acquire) & RELEASED != 0 {
-            return 0;
-        }
-        (unread_bytes(connector, acceptor) / RECORD_LEN as u64).min(u64::from(self.most))
+impl PairRegion {
+    /// Lent slots for connections between these addresses.
+    fn lent_between(&self, source: IpAddr, local: SocketAddr) -> impl Iterator<Item = (u32, &Connection)> {
+        self.slots.iter().filter(move |(_, c)| {
+            c.stage == Stage::Lent && c.addresses[0].ip() == source && c.addresses[1] == local
+        })
     }
 
-    /// Connections made and accepted since the last call, at most as many as there was time for.
-    fn count(&mut self, [connector, acceptor]: &[Half; 2], at: Instant) -> [u64; 2] {
-        let elapsed = at.saturating_duration_since(self.asked).as_nanos() / CONNECT_LEAST.as_nanos();
-        self.asked = at;
-        let most = u64::from(self.most).saturating_add(u64::try_from(elapsed).unwrap_or(u64::MAX));
-        let now = [connector.tx_head.load(Relaxed), acceptor.rx_tail.load(Relaxed)];
-        let new = [0, 1].map(|i| (now[i].saturating_sub(self.counted[i]) / RECORD_LEN as u64).min(most));
-        (0..2).for_each(|i| self.counted[i] += new[i] * RECORD_LEN as u64);
+    /// True when the service may free a slot. While both parties live, a lent slot stays lent. With a dead party it ends, whatever its
+    /// flags say, when no socket is in it (`is_used`) and it does not wait in an accept queue (`waits`).
+    pub fn is_over(
+        &self,
+        slot: u32,
+        is_used: impl FnOnce() -> bool,
+        waits: impl FnOnce((u32, u32)) -> bool,
+    ) -> bool {
+        let released = |half: &shm::Half| half.flags.load(SeqCst) & RELEASED != 0;
+        let both = || self.region.slot(slot).is_some_and(|s| s.half.iter().all(released));
+        match self.slots.get(slot) {
+            // First and cheap: there may be very many lent slots, and each is checked at every sweep.
+            Some(c) if c.stage == Stage::Lent && !self.has_dead_side() => false,
+            Some(c) if c.stage == Stage::Lent => {
+                both() || !is_used() && (self.dead[1] || !c.grant.is_some_and(waits))
+            }
+            _ => both(),
+        }
+    }
+}
+
+impl AppRegion {
+    /// Connections that the owner has made and accepted without the service since the last call, at most as many as there was time for.
+    fn count_direct(&mut self, at: std::time::Instant) -> [u64; 2] {
+        let elapsed = at.saturating_duration_since(self.counted_at).as_nanos() / CONNECT_LEAST.as_nanos();
+        self.counted_at = at;
+        let most = u64::try_from(elapsed).unwrap_or(u64::MAX).saturating_add(1 << 10);
+        let now = self.memory.region().header().direct.each_ref().map(|word| word.load(Relaxed));
+        let new = [0, 1].map(|i| now[i].saturating_sub(self.counted[i]).min(most));
+        (0..2).for_each(|i| self.counted[i] += new[i]);
         new
     }
 }
 
-impl PairRegion {
-    /// The line to queue `key` at address `local`, unless it was revoked or closed.
-    fn open_line(&self, key: QueueKey, local: SocketAddr) -> Option<&Line> {
-        let is_open = |half: &Half| half.flags.load(Acquire) & (FIN | READ_CLOSED | RELEASED | RESET) == 0;
-        let mut of_it = self.lines.iter().filter(|line| (line.queue, line.local) == (key, local));
-        of_it.find(|line| self.region.slot(line.slot).is_some_and(|s| s.half.iter().all(is_open)))
-    }
-
-    /// Slots of connections between these addresses, made by the service or through a line.
-    fn between(&self, source: IpAddr, local: SocketAddr) -> impl Iterator<Item = (Stage, Grant)> {
-        let is_between = move |c: &Connection| c.addresses[0].ip() == source && c.addresses[1] == local;
-        let slots = self.slots.iter().filter(move |(_, c)| is_between(c));
-        slots.map(|(slot, c)| (c.stage, Grant { slot, port: c.addresses[0].port() }))
-    }
-
-    /// True when the service may free a slot. While both parties live, a lent slot stays lent; a line ends when both halves are closed.
-    /// With a dead party a lent slot also ends, whatever its flags say, when no socket is in it (`is_used`) and no line can bring more.
-    pub fn is_over(&self, slot: u32, is_used: impl FnOnce() -> bool) -> bool {
-        let released = |half: &Half| half.flags.load(Acquire) & RELEASED != 0;
-        let both = || self.region.slot(slot).is_some_and(|s| s.half.iter().all(released));
-        match self.slots.get(slot).map(|c| c.stage) {
-            // First and cheap: there may be very many lent slots, and each is checked at every sweep.
-            Some(Stage::Lent) if !self.has_dead_side() => false,
-            Some(Stage::Lent) => {
-                both() || !is_used() && self.lines.iter().all(|line| self.is_line_over(line))
-            }
-            Some(Stage::Line) => both() || self.lines.iter().any(|l| l.slot == slot && self.is_line_over(l)),
-            _ => both(),
-        }
-    }
-
-    /// True when a party is dead and no further record can come through a line, or be taken from it.
-    fn is_line_over(&self, line: &Line) -> bool {
-        let Some([connector, acceptor]) = self.region.slot(line.slot).map(|s| &s.half) else { return true };
-        let unread = unread_bytes(connector, acceptor);
-        self.dead[1] || self.dead[0] && !(1..=u64::from(line.most) * RECORD_LEN as u64).contains(&unread)
-    }
-}
-
 impl Registry {
-    /// The line and slots that `parties` need for further connections from `source` to accept queue `key` at `local`, and whether the line
-    /// is new, so that the acceptor must be told. Both parties have the region.
+    /// The grants that `parties` need for further connections from `source` to listener `id` at `local`. Both parties have the region.
+    /// `None`: each connection asks the service.
     pub fn lend(
         &mut self,
         region: u32,
-        key: QueueKey,
+        id: u32,
         parties: [u32; 2],
         source: IpAddr,
         local: SocketAddr,
-    ) -> Option<(Lent, bool)> {
-        let backlog = self.listeners.queues.get(&key)?.backlog;
-        if backlog < BACKLOG_LEAST
-            || !parties.iter().all(|party| self.may_be_lent(*party))
-            || parties.iter().any(|party| self.has_forked(*party))
+    ) -> Option<Lent> {
+        let uid = self.applications.get(&parties[0])?.uid;
+        let listener = self.listeners.all.get(&id)?;
+        if listener.backlog < BACKLOG_LEAST
+            || !parties.iter().all(|party| self.may_be_lent(*party) || !self.applications.contains_key(party))
+            || self.has_forked(parties[0])
+            || !self.is_of_one_family(listener, uid)
         {
             return None;
         }
-        let pair = self.pairs.get(&region)?;
-        let known = pair.open_line(key, local).map(|line| (line.slot, line.most));
-        let (line, most) = match known {
-            Some(known) => known,
-            None => {
-                let most = backlog.div_ceil(2);
-                let new = Line { slot: 0, queue: key, local, source, most, counted: [0; 2], asked: self.now };
-                (self.new_line(region, parties, new)?, most)
-            }
-        };
-        // Before the acceptor has opened the line no connection can use it, and granted ports would only be kept from others.
-        let half = &self.pairs.get(&region)?.region.slot(line)?.half[1];
-        let grants = match half.flags.load(Acquire) & OPEN {
-            0 => Vec::new(),
-            _ => self.grant_slots(region, parties, source, local),
-        };
-        Some((Lent { line, most, source, grants }, known.is_none()))
+        let grants = self.lend_slots(region, id, parties, source, local);
+        let is_new = self.applications.get_mut(&parties[0])?.queues.insert(id);
+        let listener = self.listeners.all.get_mut(&id)?;
+        if listener.epoch == 0 {
+            listener.revoke();
+        }
+        Some(Lent { queue: id, is_new, epoch: listener.epoch, source, grants })
     }
 
-    fn new_line(&mut self, region: u32, parties: [u32; 2], mut line: Line) -> Option<u32> {
-        let Self { listeners, pairs, .. } = self;
-        let key = line.queue;
-        let is_open = |region: &u32| {
-            pairs.get(region).is_some_and(|pair| {
-                pair.lines.iter().any(|line| line.queue == key && pair.open_line(key, line.local).is_some())
-            })
-        };
-        let queue = listeners.queues.get_mut(&key)?;
-        queue.lines.retain(is_open);
-        if queue.lines.len() >= LINES_MOST {
-            return None;
-        }
-        queue.lines.push(region);
-        if self.room_to_lend(parties) == 0 {
-            return None;
-        }
-        let slot = self.take_pair_slot(region, nothing(parties, Stage::Line))?;
-        self.count_lent(parties, 1);
-        let pair = self.pairs.get_mut(&region)?;
-        line.slot = slot;
-        pair.lines.push(line);
-        raise(&pair.region.slot(slot)?.half[0], OPEN);
-        Some(slot)
+    /// True when all processes that may accept are of that user and have what the listener's home has mapped.
+    fn is_of_one_family(&self, listener: &Listener, uid: u32) -> bool {
+        self.acceptors(listener).all(|a| a.uid == uid && a.descends_from(listener.home.application))
     }
 
-    /// Grants more slots, each with its own port. They count as sockets of both parties.
-    fn grant_slots(
+    /// Lends more slots, each with its own port and grant: first those that are lent already, for an earlier listener at this address. They
+    /// count as sockets of both parties.
+    fn lend_slots(
         &mut self,
         region: u32,
+        id: u32,
         parties: [u32; 2],
         source: IpAddr,
         local: SocketAddr,
     ) -> Vec<Grant> {
         let room = self.room_to_lend(parties).min(grants_most());
         let Some(pair) = self.pairs.get(&region) else { return Vec::new() };
-        let granted = pair.between(source, local).filter(|(stage, _)| *stage == Stage::Lent).count() as u32;
+        let is_of = |c: &Connection| c.grant.is_some_and(|(queue, _)| queue == id);
+        let lent: Vec<(u32, bool)> =
+            pair.lent_between(source, local).map(|(slot, c)| (slot, is_of(c))).collect();
+        let mut grants: Vec<Grant> = lent
+            .iter()
+            .filter(|(_, is_of_it)| !is_of_it)
+            .take(STEP.1 as usize)
+            .map_while(|(slot, _)| self.grant_slot(region, *slot, id))
+            .collect();
+        if !grants.is_empty() {
+            return grants;
+        }
+        let Some(pair) = self.pairs.get(&region) else { return Vec::new() };
+        let granted = lent.len() as u32;
         let most = pair.region.layout().params.slots / SHARE;
         let room = room.saturating_sub(granted);
         let count = granted.clamp(STEP.0, STEP.1).min(most.saturating_sub(pair.lent)).min(room);
-        let grants: Vec<Grant> = (0..count)
-            .map_while(|_| {
-                let port = self.find_port(SocketAddr::new(source, 0), local, false)?;
-                let addresses = [SocketAddr::new(source, port), local];
-                let pair = self.pairs.get_mut(&region)?;
-                let granted = Connection { addresses, applications: parties, stage: Stage::Lent };
-                let slot = pair.take(granted).ok()?;
-                let [connector, acceptor] = &pair.region.slot(slot)?.half;
-                connector.flags.store(RELEASED, Release);
-                acceptor.flags.store(RELEASED | LENT, Release);
-                pair.lent += 1;
-                self.ports.take(addresses, Origin::Pair(region, slot));
-                Some(Grant { slot, port })
-            })
-            .collect();
+        for _ in 0..count {
+            let Some(grant) = self.lend_slot(region, id, parties, SocketAddr::new(source, 0), local) else {
+                break;
+            };
+            grants.push(grant);
+        }
         self.count_lent(parties, grants.len() as u32);
         grants
     }
 
-    /// Answers `Request::Grants`: the granted slots of a line with their ports, by which its acceptor checks records.
-    pub fn grants(&self, id: u32, region: u32, line: u32, first: u32) -> Answer {
-        if self.side_in(region, id).is_none() {
-            return Answer::refused(Errno::NOENT, "that pair region is gone");
+    fn lend_slot(
+        &mut self,
+        region: u32,
+        id: u32,
+        parties: [u32; 2],
+        source: SocketAddr,
+        local: SocketAddr,
+    ) -> Option<Grant> {
+        let port = self.find_port(source, local, false)?;
+        let addresses = [SocketAddr::new(source.ip(), port), local];
+        let pair = self.pairs.get_mut(&region)?;
+        let lent = Connection { addresses, applications: parties, stage: Stage::Lent, grant: None };
+        let slot = pair.take(lent).ok()?;
+        let [connector, acceptor] = &pair.region.slot(slot)?.half;
+        connector.flags.store(RELEASED, Release);
+        acceptor.flags.store(RELEASED | LENT, Release);
+        pair.lent += 1;
+        self.ports.take(addresses, Origin::Pair(region, slot));
+        let grant = self.grant_slot(region, slot, id);
+        if grant.is_none()
+            && let Some(pair) = self.pairs.get_mut(&region)
+        {
+            pair.slots.release(slot);
+            pair.lent -= 1;
         }
-        let pair = self.pairs.get(&region);
-        let Some((pair, line)) = pair.and_then(|p| Some((p, p.lines.iter().find(|l| l.slot == line)?)))
-        else {
-            return Answer::refused(Errno::NOENT, "that line is gone");
-        };
-        // The slot asked for first is no longer lent if its connector has passed the connection on.
-        let lent = |(stage, grant): &(Stage, Grant)| grant.slot == first || *stage == Stage::Lent;
-        let mut grants: Vec<Grant> =
-            pair.between(line.source, line.local).filter(lent).map(|(_, grant)| grant).collect();
-        // The connector takes its slots upwards or downwards: the answer has those next to this one, on both sides.
-        grants.sort_unstable_by_key(|grant| (grant.slot.abs_diff(first), grant.slot));
-        grants.truncate(STEP.1 as usize);
-        Answer::plain(Reply::Grants { local: line.local, source: line.source, grants })
+        grant
+    }
+
+    /// Gives a lent slot a grant of that queue.
+    fn grant_slot(&mut self, region: u32, slot: u32, id: u32) -> Option<Grant> {
+        let pair = self.pairs.get_mut(&region)?;
+        let connection = pair.slots.get_mut(slot)?;
+        let [peer, local] = connection.addresses;
+        let listener = self.listeners.all.get_mut(&id).filter(|l| l.grants.used() < LENT_MOST)?;
+        let record = AcceptRecord { region, slot, side: 1, local, peer };
+        let incoming = (Origin::Pair(region, slot), record);
+        let grant = listener.grants.take(incoming).ok()?;
+        listener.memory.write(grant, record.to_words());
+        connection.grant = Some((id, grant));
+        Some(Grant { grant, slot, port: peer.port() })
+    }
+
+    /// A slot is no longer lent: its grant is free.
+    pub fn end_grant(&mut self, grant: Option<(u32, u32)>) {
+        if let Some((queue, grant)) = grant
+            && let Some(listener) = self.listeners.all.get_mut(&queue)
+        {
+            listener.queue().withdraw(grant);
+            listener.grants.release(grant);
+        }
+    }
+
+    /// True when a grant is in its queue, or a process is accepting it.
+    pub fn is_waiting(listeners: &Listeners, (queue, grant): (u32, u32)) -> bool {
+        listeners.all.get(&queue).is_some_and(|listener| !listener.queue().is_idle(grant))
     }
 
     /// How many more lent sockets both parties may have.
@@ -253,56 +233,29 @@ impl Registry {
         }
     }
 
-    /// Raises `flags` in the acceptor's half of all lines to queues that `which` selects.
-    fn flag_lines(&self, flags: u32, which: impl Fn(QueueKey) -> bool) {
-        for pair in self.pairs.values() {
-            for line in pair.lines.iter().filter(|line| which(line.queue)) {
-                if let Some(lines) = pair.region.slot(line.slot) {
-                    raise(&lines.half[1], flags);
-                }
-            }
+    /// Has direct connectors to listeners at that port ask the service again.
+    pub fn revoke(&mut self, port: u16) {
+        for id in self.listeners.at_port(port) {
+            self.listeners.all.get_mut(&id).into_iter().for_each(Listener::revoke);
         }
     }
 
-    /// Queue `key` is closed: ends its lines.
-    pub fn end_lines(&mut self, key: QueueKey) {
-        self.count_lines();
-        self.flag_lines(FIN | READ_CLOSED, |queue| queue == key);
+    /// Has all direct connectors ask the service again.
+    pub fn revoke_all(&mut self) {
+        self.listeners.all.values_mut().for_each(Listener::revoke);
     }
 
-    /// Revokes the lines to listeners at that port: each connection must be decided anew, or under other limits.
-    pub fn revoke_lines(&self, port: u16) {
-        let listeners = self.listeners.all.values().filter(|l| l.local.port() == port);
-        let queues: Vec<QueueKey> = listeners.flat_map(|l| l.queues.iter().copied()).collect();
-        self.flag_lines(FIN, |queue| queues.contains(&queue));
-    }
-
-    /// Revokes all lines: every process must ask again before it connects.
-    pub fn revoke_all_lines(&self) {
-        self.flag_lines(FIN, |_| true);
-    }
-
-    /// Unread records in the lines to queue `key`.
-    pub fn unread_in_lines(&self, key: QueueKey) -> u64 {
-        let regions = self.listeners.queues.get(&key).into_iter().flat_map(|queue| &queue.lines);
-        let pairs = regions.filter_map(|region| self.pairs.get(region));
-        let lines = pairs.flat_map(|pair| pair.lines.iter().map(move |line| (pair, line)));
-        let of_it = lines.filter(|(_, line)| line.queue == key);
-        of_it.filter_map(|(pair, line)| Some(line.unread(&pair.region.slot(line.slot)?.half))).sum()
-    }
-
-    /// Adds the connections made and accepted through lines to the statistics.
-    pub fn count_lines(&mut self) {
-        let (mut counts, now) = (Vec::new(), self.now);
-        for pair in self.pairs.values_mut() {
-            for line in &mut pair.lines {
-                let Some(lines) = pair.region.slot(line.slot) else { continue };
-                counts.push((pair.parties, line.count(&lines.half, now)));
+    /// Adds the connections made and accepted without the service to the statistics.
+    pub fn count_direct(&mut self) {
+        let now = self.now;
+        let counts: Vec<_> = self.regions.values_mut().map(|r| (r.owner, r.count_direct(now))).collect();
+        for (owner, [made, taken]) in counts {
+            if made > 0 {
+                self.accelerated(owner, |p| &mut p.connected, made);
             }
-        }
-        for ([connector, acceptor], [made, taken]) in counts {
-            self.accelerated(connector, |p| &mut p.connected, made);
-            self.accelerated(acceptor, |p| &mut p.accepted, taken);
+            if taken > 0 {
+                self.accelerated(owner, |p| &mut p.accepted, taken);
+            }
         }
     }
 
@@ -316,6 +269,8 @@ impl Registry {
             if let Some(lines) = pair.region.slot(left.slot) {
                 lines.half[1].flags.fetch_and(!LENT, SeqCst);
             }
+            let grant = connection.grant.take();
+            self.end_grant(grant);
         }
     }
 

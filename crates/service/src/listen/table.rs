@@ -1,21 +1,18 @@
-//! Listening sockets, their accept queues, and the connections in them.
+//! Listening sockets, each with its accept queue and the grants in it.
 
 use crate::listen::defer_accept::Deferred;
-use crate::memory::slot_key::SlotKey;
+use crate::memory::slots::Slots;
 use crate::process::fd_liveness::Alive;
 use control::AcceptRecord;
-use queue::stream::Sender;
-use shm::Half;
-use std::collections::{HashMap, VecDeque};
-use std::mem;
+use queue::accept::Accepting;
+use rustix::fd::OwnedFd;
+use shm::AcceptQueue;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 use std::time::Instant;
 
-/// Name of an accept queue: the slot of its stream.
-pub type QueueKey = SlotKey;
-
-/// A connection to be accepted, and the accept record that announces it.
+/// A connection to be accepted, and the record that describes it to the process that accepts it.
 pub type Incoming = (Origin, AcceptRecord);
 
 /// The connection that an accept record announces.
@@ -29,16 +26,16 @@ pub enum Origin {
     Flow(u32, u32),
 }
 
-/// A program's call of `listen`.
-#[derive(Clone, Copy, Debug)]
-pub struct ListenCall {
-    /// Index of the socket's block in the process's region. Hostile.
-    pub sock: u32,
-    /// The backlog, as given to `listen`.
-    pub backlog: u32,
+/// The process in whose regions new connections are put: it and its forked children have them mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Home {
+    /// Id of the process.
+    pub application: u32,
+    /// Id of its application region.
+    pub region: u32,
 }
 
-/// A listening socket. It remains without queues as long as some process has a descriptor of it.
+/// A listening socket. It remains as long as some process has a descriptor of it.
 #[derive(Debug)]
 pub struct Listener {
     /// `SO_COOKIE` of the socket.
@@ -53,56 +50,44 @@ pub struct Listener {
     pub namespace: u64,
     /// User of the first process that listened by it.
     pub uid: u32,
-    /// Its accept queues, at most one for each process.
-    pub queues: Vec<QueueKey>,
     /// Socket options for its connections over the port.
     pub options: slowpath::FlowOptions,
-    /// `O_NONBLOCK` of the socket when its last queue was closed.
-    pub nonblocking: bool,
-    /// When its last queue was closed, or the listener made.
-    pub since: Instant,
-    /// Connections kept since its last queue was closed, each with the number of its [`Trust`](crate::handover::trusts::Trust).
-    pub kept: Vec<(u64, AcceptRecord)>,
-}
-
-/// The accept queue of one process.
-#[derive(Debug)]
-pub struct Queue {
-    /// Number of its listener.
-    pub listener: u32,
-    /// Id of its process.
-    pub application: u32,
-    /// User of its process.
-    pub uid: u32,
-    /// The socket block that listens; `None`: a forked child's share of its parent's listener.
-    pub sock: Option<u32>,
     /// The backlog, as given to `listen`.
     pub backlog: u32,
-    /// The stream of accept records, as its sender sees it.
-    pub sender: Sender,
-    /// Records in the stream that may be unread, each with the position of its end.
-    pub queued: VecDeque<(u64, Incoming)>,
-    /// Connections for which the backlog or the memory has no room yet.
+    /// When the last process that accepts left, or the listener was made.
+    pub since: Instant,
+    /// Processes that have shown the socket. They and their forked children may accept.
+    pub holders: Vec<u32>,
+    /// Those of them that accept no more.
+    pub left: HashSet<u32>,
+    /// Where new connections are put.
+    pub home: Home,
+    /// The queue's memory.
+    pub memory: AcceptQueue,
+    /// The files of that memory.
+    pub fds: [Arc<OwnedFd>; 2],
+    /// Epoch in which direct connectors may use their grants.
+    pub epoch: u32,
+    /// The grants, by their numbers in the queue: single connections, and lent slots.
+    pub grants: Slots<Incoming>,
+    /// The grants that stand for one connection each, the oldest first.
+    pub single: VecDeque<u32>,
+    /// Connections for which the backlog has no room yet.
     pub waiting: VecDeque<Incoming>,
-    /// Ids of pair regions with a line to this queue, or with a closed one.
-    pub lines: Vec<u32>,
+    /// Eventfds by which direct connectors wake sleepers, by application and context.
+    pub wakers: HashMap<(u32, u32), Arc<OwnedFd>>,
 }
 
-/// All listening sockets and their accept queues.
+/// All listening sockets, by the ids of their accept queues.
 #[derive(Debug)]
 pub struct Listeners {
-    next: u32,
     turn: usize,
     /// Connections that wait for their first bytes.
     pub deferred: Deferred,
-    /// When to look for connections that one process leaves unaccepted while another one waits; `None`: not needed.
-    pub relief: Option<Instant>,
     /// Watches the listening sockets.
     pub alive: Alive,
-    /// Listeners, by number.
+    /// Listeners, by the ids of their queues.
     pub all: HashMap<u32, Listener>,
-    /// Accept queues, by region and slot.
-    pub queues: HashMap<QueueKey, Queue>,
     by_port: HashMap<u16, Vec<u32>>,
     by_cookie: HashMap<u64, u32>,
 }
@@ -112,22 +97,40 @@ pub fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-impl Queue {
+impl Listener {
+    /// The accept queue.
+    pub fn queue(&self) -> Accepting<'_> {
+        Accepting::new(self.memory.words())
+    }
+
     /// True when the queue has as many connections as Linux admits: one more than the backlog.
     pub fn is_full(&self) -> bool {
-        let unread = (self.sender.head - self.sender.tail) as usize / control::RECORD_LEN;
-        unread + self.waiting.len() > self.backlog as usize
+        self.waiting() > self.backlog as usize
     }
 
-    /// Takes the queued records that `reader`, a hostile half, has not read. The queue is about to close.
-    pub fn take_unread(&mut self, reader: Option<&Half>) -> Vec<Incoming> {
-        let read = reader.map_or(0, |half| half.rx_tail.load(Ordering::Acquire));
-        let queued = mem::take(&mut self.queued).into_iter();
-        queued.filter(|(end, _)| *end > read).map(|(_, incoming)| incoming).collect()
+    /// Number of connections that wait to be accepted. Hostile, at most [`GRANTS`] and those that wait for room.
+    pub fn waiting(&self) -> usize {
+        self.queue().count() + self.waiting.len()
     }
-}
 
-impl Listener {
+    /// Tells direct connectors to ask the service again: each connection must be decided anew, or under other limits.
+    pub fn revoke(&mut self) {
+        self.epoch = self.epoch.checked_add(1).unwrap_or(1);
+        self.memory.set(self.epoch, self.backlog);
+    }
+
+    /// Frees the numbers of grants whose connections were accepted, and returns these connections.
+    pub fn take_accepted(&mut self) -> Vec<Origin> {
+        let Self { memory, grants, single, .. } = self;
+        let queue = Accepting::new(memory.words());
+        let mut accepted = Vec::new();
+        while let Some(grant) = single.front().copied().filter(|grant| queue.is_idle(*grant)) {
+            single.pop_front();
+            accepted.extend(grants.release(grant).map(|(origin, _)| origin));
+        }
+        accepted
+    }
+
     /// How exactly this listener fits `remote`, as Linux ranks listeners: higher is better. `None`: it does not fit. `namespace` is the
     /// connector's; `None`: the address is the service's own, which is the same for all namespaces.
     fn fits(&self, remote: SocketAddr, namespace: Option<u64>) -> Option<u8> {
@@ -158,34 +161,20 @@ impl Listeners {
     /// No listeners. `alive` is to watch their sockets.
     pub fn new(alive: Alive) -> Self {
         Self {
-            next: 0,
             turn: 0,
             deferred: Deferred::default(),
-            relief: None,
             alive,
             all: HashMap::new(),
-            queues: HashMap::new(),
             by_port: HashMap::new(),
             by_cookie: HashMap::new(),
         }
     }
 
-    /// Adds a listener without queues. Returns its number.
-    pub fn add(&mut self, listener: Listener) -> u32 {
-        self.next = self.next.wrapping_add(1);
-        self.by_cookie.insert(listener.cookie, self.next);
-        self.by_port.entry(listener.local.port()).or_default().push(self.next);
-        self.all.insert(self.next, listener);
-        self.next
-    }
-
-    /// Removes and returns one accept queue.
-    pub fn remove_queue(&mut self, key: QueueKey) -> Option<Queue> {
-        let queue = self.queues.remove(&key)?;
-        if let Some(listener) = self.all.get_mut(&queue.listener) {
-            listener.queues.retain(|k| *k != key);
-        }
-        Some(queue)
+    /// Adds a listener, whose accept queue has that id.
+    pub fn add(&mut self, id: u32, listener: Listener) {
+        self.by_cookie.insert(listener.cookie, id);
+        self.by_port.entry(listener.local.port()).or_default().push(id);
+        self.all.insert(id, listener);
     }
 
     /// Removes and returns a listener.
@@ -207,45 +196,17 @@ impl Listeners {
         self.by_cookie.get(&cookie).copied()
     }
 
-    /// True for a listener without a queue.
-    pub fn is_deserted(&self, id: u32) -> bool {
-        self.all.get(&id).is_some_and(|listener| listener.queues.is_empty())
-    }
-
-    /// Numbers and cookies of the listeners without a queue.
-    pub fn deserted(&self) -> impl Iterator<Item = (u32, u64)> {
-        self.all.iter().filter(|(_, l)| l.queues.is_empty()).map(|(id, l)| (*id, l.cookie))
-    }
-
-    /// The listener to end when more than `most` have no queue: of the user with the most of them, the one that has been without a queue
-    /// for the longest time. So a user that leaves very many ends no other user's.
-    pub fn surplus(&self, most: usize) -> Option<u32> {
-        let deserted = || self.all.iter().filter(|(_, listener)| listener.queues.is_empty());
-        if deserted().count() <= most {
-            return None;
-        }
-        let mut of_user: HashMap<u32, usize> = HashMap::new();
-        deserted().for_each(|(_, listener)| *of_user.entry(listener.uid).or_default() += 1);
-        let (uid, _) = of_user.into_iter().max_by_key(|(uid, count)| (*count, *uid))?;
-        let its = deserted().filter(|(_, listener)| listener.uid == uid);
-        its.min_by_key(|(id, listener)| (listener.since, **id)).map(|(id, _)| *id)
-    }
-
-    /// The queues that may take a connection to `remote`: those of the best-fitting listeners.
-    pub fn candidates(&self, remote: SocketAddr, namespace: Option<u64>) -> Vec<QueueKey> {
+    /// The best-fitting listeners for a connection to `remote`.
+    pub fn candidates(&self, remote: SocketAddr, namespace: Option<u64>) -> Vec<u32> {
         let Some(ids) = self.by_port.get(&remote.port()) else { return Vec::new() };
-        let fitting = || ids.iter().filter_map(|id| Some((self.all.get(id)?.fits(remote, namespace)?, id)));
+        let fitting = || ids.iter().filter_map(|id| Some((self.all.get(id)?.fits(remote, namespace)?, *id)));
         let Some(best) = fitting().map(|(rank, _)| rank).max() else { return Vec::new() };
-        let of_best = fitting().filter(|(rank, _)| *rank == best).filter_map(|(_, id)| self.all.get(id));
-        of_best.flat_map(|listener| listener.queues.iter().copied()).collect()
+        fitting().filter(|(rank, _)| *rank == best).map(|(_, id)| id).collect()
     }
 
-    /// The queues of a listener, without that of process `application`.
-    pub fn others(&self, listener: u32, application: u32) -> Vec<QueueKey> {
-        let all = self.all.get(&listener).map_or(&[][..], |listener| listener.queues.as_slice());
-        let is_other =
-            |key: &&QueueKey| self.queues.get(*key).is_some_and(|other| other.application != application);
-        all.iter().filter(is_other).copied().collect()
+    /// The listeners at a port.
+    pub fn at_port(&self, port: u16) -> Vec<u32> {
+        self.by_port.get(&port).cloned().unwrap_or_default()
     }
 
     /// Listeners that may get the same connections over the port as `new` does.
@@ -254,22 +215,21 @@ impl Listeners {
         ids.filter_map(|id| Some((*id, self.all.get(id)?))).filter(|(_, listener)| listener.overlaps(new))
     }
 
-    /// The queues of a listener and of its `SO_REUSEPORT` group; the service chooses between them.
-    pub fn queues_of_group(&self, id: u32) -> Vec<QueueKey> {
+    /// A listener and the others of its `SO_REUSEPORT` group; the service chooses between them.
+    pub fn group(&self, id: u32) -> Vec<u32> {
         let Some(listener) = self.all.get(&id) else { return Vec::new() };
         if !listener.reuse_port {
-            return listener.queues.clone();
+            return vec![id];
         }
-        let is_of_group = |l: &&Listener| {
+        let is_of_group = |l: &Listener| {
             l.reuse_port
                 && (l.local, l.namespace, l.v6_only) == (listener.local, listener.namespace, listener.v6_only)
         };
         let ids = self.by_port.get(&listener.local.port()).into_iter().flatten();
-        let group = ids.filter_map(|id| self.all.get(id)).filter(is_of_group);
-        group.flat_map(|listener| listener.queues.iter().copied()).collect()
+        ids.filter(|id| self.all.get(id).is_some_and(is_of_group)).copied().collect()
     }
 
-    /// A number that rises with each call, by which equally good queues take turns.
+    /// A number that rises with each call, by which equally good listeners take turns.
     pub fn turn(&mut self) -> usize {
         self.turn = self.turn.wrapping_add(1);
         self.turn
@@ -279,38 +239,31 @@ impl Listeners {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use shm::GRANTS;
 
     fn listener(local: &str, v6_only: bool) -> Listener {
+        let (memory, fds) = AcceptQueue::create().unwrap();
         Listener {
             cookie: 0,
             uid: 0,
             since: Instant::now(),
-            nonblocking: false,
-            kept: vec![],
             local: local.parse().unwrap(),
             v6_only,
             reuse_port: false,
             namespace: 1,
             options: slowpath::FlowOptions::default(),
-            queues: vec![],
+            backlog: 0,
+            holders: vec![],
+            left: HashSet::new(),
+            home: Home { application: 1, region: 1 },
+            memory,
+            fds: fds.map(Arc::new),
+            epoch: 1,
+            grants: Slots::new(0, GRANTS as u32),
+            single: VecDeque::new(),
+            waiting: VecDeque::new(),
+            wakers: HashMap::new(),
         }
-    }
-
-    #[test]
-    fn the_user_with_the_most_listeners_without_a_queue_loses_the_oldest() {
-        let mut all = Listeners::new(Alive::open(1).unwrap());
-        let start = Instant::now();
-        let mut add = |uid, second, queues: &[QueueKey]| {
-            let since = start + std::time::Duration::from_secs(second);
-            all.add(Listener { uid, since, queues: queues.to_vec(), ..listener("[::]:80", false) })
-        };
-        add(1, 0, &[]);
-        add(2, 0, &[QueueKey { region: 1, slot: 1 }]);
-        let [_, oldest, ..] = [3, 1, 2].map(|second| add(2, second, &[]));
-        assert_eq!(all.surplus(4), None, "a listener with a queue does not count");
-        assert_eq!(all.surplus(3), Some(oldest));
-        all.remove(oldest);
-        assert_eq!(all.surplus(3), None);
     }
 
     #[test]
@@ -321,23 +274,15 @@ mod tests {
                 .into_iter()
                 .enumerate()
         {
-            let id = all.add(listener(local, v6_only));
-            all.all.get_mut(&id).unwrap().queues.push(QueueKey { region: i as u32, slot: 0 });
+            all.add(i as u32, listener(local, v6_only));
         }
-        let find = |remote: &str| {
-            let found = all.candidates(remote.parse().unwrap(), Some(1));
-            found.iter().map(|k| k.region).collect::<Vec<_>>()
-        };
+        let find = |remote: &str| all.candidates(remote.parse().unwrap(), Some(1));
         assert_eq!(find("127.0.0.2:80"), [2]);
         assert_eq!(find("127.0.0.1:80"), [1]);
         assert_eq!(find("[::1]:80"), [0]);
         assert_eq!(find("[::1]:81"), [3]);
         assert!(find("192.0.2.1:80").is_empty(), "a wildcard is no claim to the whole world");
-        assert_eq!(
-            all.candidates("192.0.2.1:80".parse().unwrap(), None),
-            [QueueKey { region: 1, slot: 0 }],
-            "but to our own addresses"
-        );
+        assert_eq!(all.candidates("192.0.2.1:80".parse().unwrap(), None), [1], "but to our own addresses");
         assert!(find("127.0.0.1:81").is_empty() && find("127.0.0.1:82").is_empty());
         assert!(all.candidates("127.0.0.1:80".parse().unwrap(), Some(2)).is_empty());
     }

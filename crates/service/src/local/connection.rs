@@ -2,7 +2,7 @@
 //! listener is gone.
 
 use crate::cores::Command;
-use crate::listen::table::{Incoming, Origin, QueueKey};
+use crate::listen::table::{Incoming, Origin};
 use crate::local::as_asked;
 use crate::memory::region::{Connection, Relay, Stage, Use};
 use crate::memory::slot_key::SlotKey;
@@ -10,7 +10,6 @@ use crate::registry::{Answer, Registry};
 use crate::relay::Outcome;
 use crate::relay::endpoint::End;
 use control::{AcceptRecord, KernelReason, RegionInfo, Reply};
-use cycles::now_ns;
 use queue::stream::{close_for, raise, watch};
 use shm::Side;
 use shm::half_flags::{NEAR, OPEN, READ_CLOSED, RELEASED, RESET};
@@ -25,7 +24,7 @@ impl Registry {
     pub fn connect_relay(
         &mut self,
         parties: [u32; 2],
-        key: QueueKey,
+        listener: u32,
         addresses: [SocketAddr; 2],
         asked: SocketAddr,
     ) -> Answer {
@@ -33,18 +32,20 @@ impl Registry {
         let Some(own) = connector.filter(|id| self.regions.get(id).is_some_and(|r| r.sealed)) else {
             return Answer::kernel(KernelReason::NotMapped);
         };
+        let Some(home) = self.listeners.all.get(&listener).map(|l| l.home.region) else {
+            return Answer::Silent;
+        };
         let id = self.new_relay_id();
-        let regions = [own, key.region];
+        let regions = [own, home];
         let Some(slots) = self.take_relay_slots(id, regions) else {
             return Answer::kernel(KernelReason::ApplicationRegionFull);
         };
-        let places =
-            [SlotKey { region: own, slot: slots[0] }, SlotKey { region: key.region, slot: slots[1] }];
+        let places = [SlotKey { region: own, slot: slots[0] }, SlotKey { region: home, slot: slots[1] }];
         let ends =
             [0, 1].map(|i| self.regions.get(&regions[i]).map(|r| End::new(r.memory.clone(), slots[i])));
         let [Some(first), Some(second)] = ends else { return Answer::Silent };
         self.cores[RELAY_CORE as usize].say(Command::Open(id, Box::new([first, second])));
-        let connection = Connection { addresses, applications: parties, stage: Stage::Pending };
+        let connection = Connection { addresses, applications: parties, stage: Stage::Pending, grant: None };
         self.relays.insert(id, Relay { places, connection, gone: [false; 2] });
         for party in parties {
             if let Some(a) = self.applications.get_mut(&party) {
@@ -52,16 +53,8 @@ impl Registry {
             }
         }
         let [peer, local] = addresses;
-        let record = AcceptRecord {
-            region: key.region,
-            slot: slots[1],
-            side: 1,
-            local,
-            peer,
-            time: now_ns(),
-            line: 0,
-        };
-        let deferred = self.arrive_or_wait(key, (Origin::Relay(id), record));
+        let record = AcceptRecord { region: home, slot: slots[1], side: 1, local, peer };
+        let deferred = self.arrive_or_wait(listener, (Origin::Relay(id), record));
         self.accelerated(parties[0], |p| &mut p.connected, 1);
         let Some(region) = self.regions.get(&own) else { return Answer::Silent };
         let info = RegionInfo::of(&region.memory.region().layout().params, Side::One, true);

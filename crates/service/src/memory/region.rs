@@ -5,19 +5,16 @@ use crate::memory::residency::Pages;
 use crate::memory::slot_key::SlotKey;
 use crate::memory::slots::Slots;
 use crate::tcp::Flow;
-use queue::pages::Pool;
 use rustix::fd::{AsFd, OwnedFd};
 use shm::{Half, Kind, Layout, Params, Region, RegionError, SockBlock};
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// What a slot of an application region is used for.
 #[derive(Debug)]
 pub enum Use {
-    /// The stream of an accept queue.
-    Queue,
     /// One end of a relayed connection: the relay's id and the end's index.
     Relay(u32, usize),
     /// A connection over the port.
@@ -37,10 +34,12 @@ pub struct AppRegion {
     pub growing: Option<u64>,
     /// Uses of the slots. Slot 0 is the control slot.
     pub slots: Slots<Use>,
-    /// Rings that the control thread keeps warm.
-    pub pool: Pool,
     /// Eventfds by which the application wakes the service: first the slow path, then each core.
     pub bells: Vec<Arc<OwnedFd>>,
+    /// Connections made, and accepted, without the service that the statistics include.
+    pub counted: [u64; 2],
+    /// When these were last read.
+    pub counted_at: Instant,
 }
 
 /// Size of a region.
@@ -76,6 +75,7 @@ impl AppRegion {
         owner: u32,
         Size { slots, data_len }: Size,
         bells: Vec<Arc<OwnedFd>>,
+        now: Instant,
     ) -> Result<Self, RegionError> {
         let params = Params { kind: Kind::Application, id: u64::from(id), slots, data_len };
         let (region, fd) = Region::create(params)?;
@@ -85,8 +85,9 @@ impl AppRegion {
             sealed: false,
             growing: None,
             slots: Slots::new(1, slots),
-            pool: Pool::default(),
             bells,
+            counted: [0; 2],
+            counted_at: now,
         })
     }
 
@@ -115,8 +116,6 @@ pub enum Stage {
     Accepted,
     /// Lent to the connector, which may make a connection in it without the service, again and again, always with these addresses.
     Lent,
-    /// The slot is a line, not a connection.
-    Line,
 }
 
 /// A connection inside this host.
@@ -128,25 +127,8 @@ pub struct Connection {
     pub applications: [u32; 2],
     /// How far the connection has come.
     pub stage: Stage,
-}
-
-/// A line: by it a process connects to an accept queue without asking the service.
-#[derive(Debug)]
-pub struct Line {
-    /// Its slot in the pair region.
-    pub slot: u32,
-    /// The accept queue that its connections go to.
-    pub queue: SlotKey,
-    /// Address and port of the acceptor.
-    pub local: SocketAddr,
-    /// Address of the connector, for all connections through this line.
-    pub source: IpAddr,
-    /// Most records in it at once.
-    pub most: u32,
-    /// Stream positions of the connections made, and of those accepted, that the statistics include.
-    pub counted: [u64; 2],
-    /// When the positions were last read.
-    pub asked: Instant,
+    /// Of a lent slot: the accept queue that it is lent for, and the number of the grant there.
+    pub grant: Option<(u32, u32)>,
 }
 
 /// A connection that the service copies between two application regions.
@@ -175,10 +157,8 @@ pub struct PairRegion {
     pub sealed: bool,
     /// Sides on which no process lives any more.
     pub dead: [bool; 2],
-    /// Connections, lent slots and lines, by slot.
+    /// Connections and lent slots, by slot.
     pub slots: Slots<Connection>,
-    /// The lines among the slots.
-    pub lines: Vec<Line>,
     /// Number of lent slots among them.
     pub lent: u32,
     /// Eventfds by which one side wakes a context of the other. Key: the sleeper's side and its context.
@@ -198,7 +178,6 @@ impl PairRegion {
             sealed: false,
             dead: [false; 2],
             slots: Slots::new(0, slots),
-            lines: Vec::new(),
             lent: 0,
             wakers: HashMap::new(),
         })

@@ -141,8 +141,8 @@ impl Registry {
                 a.cgroup = procfs::cgroup(a.pid);
             }
         }
-        // The old rules granted these lines: processes must ask again.
-        self.revoke_all_lines();
+        // The old rules allowed the direct connections: processes must ask again.
+        self.revoke_all();
         let path = self.config.policy_source.path().map(|path| path.display().to_string());
         tracing::info!(rules = self.policy.len(), path, "the policy is read anew");
         let told = serde_json::json!({ "policy": path, "rules": self.policy.len() });

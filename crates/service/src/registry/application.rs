@@ -39,6 +39,8 @@ pub struct Application {
     pub is_cramped: bool,
     /// Ids of the pair regions that it has been told of.
     pub pairs: BTreeSet<u32>,
+    /// Ids of the accept queues whose memory it has got.
+    pub queues: BTreeSet<u32>,
     /// Slots that it uses in all regions.
     pub sockets: u32,
     /// Those of `sockets` that are connections over the port.

@@ -3,7 +3,6 @@
 
 use crate::cores::{Command, Core};
 use crate::listen::direct::InUse;
-use crate::listen::table::QueueKey;
 use crate::memory::region::{AppRegion, PairRegion, Stage, Use};
 use crate::memory::slot_key::SlotKey;
 use crate::registry::application::Application;
@@ -89,30 +88,24 @@ impl Registry {
         match r.slots.get(slot) {
             Some(Use::Relay(relay, _)) => self.look_at_relay(*relay),
             Some(Use::Flow(_)) => self.close_flow(region, slot, false),
-            // An accept queue ends by `Request::Unlisten`.
-            Some(Use::Queue) | None => {}
+            None => {}
         }
         Answer::Silent
     }
 
     /// A process has ended, or is detached for misbehaviour (`offender`): closes everything that no other process holds.
     pub fn depart(&mut self, id: u32, offender: bool) {
-        self.count_lines();
+        self.count_direct();
         let Some(a) = self.applications.remove(&id) else { return };
         tracing::debug!(application = id, pid = a.process.pid, offender, "left");
         let family_id = a.family();
         self.free_contexts(&a);
-        let queues = self.listeners.queues.iter().filter(|(_, q)| q.application == id);
-        let queues: Vec<QueueKey> = queues.map(|(key, _)| *key).collect();
-        queues.into_iter().for_each(|key| self.leave_deferred(key, true, offender));
-        let shares = self.listeners.queues.iter().filter(|(_, q)| q.application == id && q.sock.is_none());
-        let shares: Vec<QueueKey> = shares.map(|(key, _)| *key).collect();
-        shares.into_iter().for_each(|key| self.close_queue(key, offender));
         if let Some(family) = self.families.get_mut(&family_id) {
             family.holders &= !(1 << a.holder);
         }
         let unknown = self.release_holders(family_id, 1 << a.holder, offender);
         self.wake_for_dead(&a);
+        self.repair_queues(&a);
         // Only after the bit is out of every block: a parent gives it to its next child at once.
         if let Some(header) = self.oldest_region(&a).map(|r| r.memory.region().header()) {
             header.holders_taken.fetch_and(!(1 << a.holder), Ordering::AcqRel);
@@ -169,7 +162,8 @@ impl Registry {
     fn forget_members(&mut self) {
         let owners = self.regions.values().map(|r| r.owner);
         let parties = self.pairs.values().flat_map(|pair| pair.parties);
-        let left: HashSet<u32> = owners.chain(parties).chain(self.trusts.owners()).collect();
+        let homes = self.listeners.all.values().flat_map(|l| l.holders.iter().copied());
+        let left: HashSet<u32> = owners.chain(parties).chain(self.trusts.owners()).chain(homes).collect();
         let Self { families, applications, .. } = self;
         for family in families.values_mut() {
             family.members.retain(|id, member| {
@@ -185,7 +179,7 @@ impl Registry {
         let members = self.families.values().flat_map(|f| &f.members);
         let ghosts = members.filter(|(_, m)| m.ghost.is_some()).map(|(id, m)| (*id, &m.ancestors));
         let all = living.chain(ghosts).flat_map(|(id, ancestors)| ancestors.iter().copied().chain([id]));
-        all.chain(self.trusts.owners()).collect()
+        all.chain(self.trusts.owners()).chain(self.owners_of_unaccepted()).collect()
     }
 
     fn free_contexts(&mut self, a: &Application) {
@@ -249,7 +243,6 @@ impl Registry {
         let Named { region, slot, ports, .. } = named;
         if let Some(r) = self.regions.get(&region).filter(|r| members.contains(&r.owner)) {
             match r.slots.get(slot) {
-                Some(Use::Queue) => self.close_queue(SlotKey { region, slot }, offender),
                 Some(Use::Relay(relay, end)) => {
                     if let Some((_, app)) = r.memory.halves(slot) {
                         named.say_last_words(app);
@@ -380,6 +373,7 @@ impl Registry {
             self.cores[0].say(Command::Unwatch(bell.clone()));
         }
         for (_, connection) in pair.slots.iter() {
+            self.end_grant(connection.grant);
             for party in connection.applications {
                 if let Some(a) = self.applications.get_mut(&party) {
                     a.sockets = a.sockets.saturating_sub(1);
@@ -401,15 +395,16 @@ impl Registry {
 
     /// Frees the slots of one pair region that are closed at both ends. Returns how many.
     pub fn sweep_pair(&mut self, id: u32, in_use: &InUse) -> usize {
-        let Some(pair) = self.pairs.get_mut(&id) else { return 0 };
-        let is_over =
-            |slot: &u32| pair.is_over(*slot, || in_use.contains(&SlotKey { region: id, slot: *slot }));
+        let Self { pairs, listeners, .. } = self;
+        let Some(pair) = pairs.get_mut(&id) else { return 0 };
+        let is_over = |slot: &u32| {
+            let is_used = || in_use.contains(&SlotKey { region: id, slot: *slot });
+            pair.is_over(*slot, is_used, |grant| Self::is_waiting(listeners, grant))
+        };
         let slots: Vec<u32> = pair.slots.iter().map(|(slot, _)| slot).filter(is_over).collect();
         let ended: Vec<_> = slots.iter().filter_map(|slot| pair.slots.release(*slot)).collect();
         pair.lent -= ended.iter().filter(|c| c.stage == Stage::Lent).count() as u32;
-        if ended.iter().any(|c| c.stage == Stage::Line) {
-            pair.lines.retain(|line| !slots.contains(&line.slot));
-        }
+        ended.iter().for_each(|c| self.end_grant(c.grant));
         for party in ended.iter().flat_map(|c| c.applications) {
             if let Some(a) = self.applications.get_mut(&party) {
                 a.sockets = a.sockets.saturating_sub(1);
@@ -427,14 +422,11 @@ impl Registry {
             self.drop_pair_if_over(id);
         }
         // A lent slot stays the connector's: while both parties live there is nothing to sweep.
-        let has_own = |p: &PairRegion| p.slots.used() as usize > p.lent as usize + p.lines.len();
+        let has_own = |p: &PairRegion| p.slots.used() > p.lent;
         (freed, self.pairs.values().any(|p| has_own(p) || p.has_dead_side()))
     }
 
     fn drop_region(&mut self, id: u32, offender: bool) {
-        let queues: Vec<QueueKey> =
-            self.listeners.queues.keys().filter(|k| k.region == id).copied().collect();
-        queues.into_iter().for_each(|key| self.close_queue(key, offender));
         let ends = self.relays.iter().flat_map(|(relay, r)| {
             (0..2).filter(|end| r.places[*end].region == id && !r.gone[*end]).map(|end| (*relay, end))
         });

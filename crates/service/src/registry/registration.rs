@@ -2,10 +2,8 @@
 
 use crate::config::values::PortKind;
 use crate::cores::Command;
-use crate::listen::table::ListenCall;
 use crate::local::shown::Shown;
 use crate::memory::region::{AppRegion, Size, fitting};
-use crate::memory::slot_key::SlotKey;
 use crate::process::procfs;
 use crate::registry::application::{Application, Context, Fallen, HOLDERS, Member};
 use crate::registry::{Answer, BellChange, Registry, write_eventfd};
@@ -53,7 +51,7 @@ pub fn new_eventfd() -> rustix::io::Result<Arc<OwnedFd>> {
 /// An eventfd to write, and a descriptor for its sleeper. A process that has the eventfd can fill it and clear its `O_NONBLOCK`, so that
 /// the next writer blocks. So an untrusted sleeper gets an epoll descriptor that watches the eventfd instead; it wakes the sleeper equally
 /// well (edge-triggered, never read).
-fn new_bell(trusted: bool) -> rustix::io::Result<(Arc<OwnedFd>, Arc<OwnedFd>)> {
+pub fn new_bell(trusted: bool) -> rustix::io::Result<(Arc<OwnedFd>, Arc<OwnedFd>)> {
     let bell = new_eventfd()?;
     let shell = shell_of(&bell, trusted)?;
     Ok((bell, shell))
@@ -163,6 +161,7 @@ impl Registry {
             region: None,
             is_cramped: false,
             pairs: BTreeSet::new(),
+            queues: BTreeSet::new(),
             sockets: 0,
             flows: 0,
             process,
@@ -194,16 +193,17 @@ impl Registry {
             Request::Context { context } => self.context(id, context),
             Request::Waker { region, context } => self.waker(id, region, context),
             Request::Populated { region, bytes } => self.populated(id, region, bytes),
-            Request::Listen { sock, backlog } => self.listen(id, ListenCall { sock, backlog }, shown),
-            Request::ShareListener { region, slot } => self.share(id, SlotKey { region, slot }),
-            Request::Unlisten { region, slot, because } => {
-                self.unlisten(id, SlotKey { region, slot }, because)
+            Request::Listen { backlog, nonblocking } => self.listen(id, backlog, nonblocking, shown),
+            Request::Unlisten { queue, because } => self.unlisten(id, queue, because),
+            Request::Accepted { queue } => self.accepted_one(id, queue),
+            Request::Take { queue, grant } => self.take(id, queue, grant),
+            Request::QueueWaker { queue, application, context } => {
+                self.queue_waker(id, queue, application, context)
             }
             Request::Announce { region, slot } => self.announce(id, region, slot),
             Request::Connect { remote, options, has_looked } => {
                 self.connect(id, shown, remote, options, has_looked)
             }
-            Request::Grants { region, line, slot } => self.grants(id, region, line, slot),
             Request::SetOptions { region, slot, options } => self.set_options(id, region, slot, &options),
             Request::Closed { region, slot } => self.closed(id, region, slot),
             Request::Info { region, slot } => self.flow_info(id, region, slot),
@@ -246,7 +246,7 @@ impl Registry {
         };
         let usual = self.usual_size();
         let size = fitting(usual, room);
-        let region = match AppRegion::create(region_id, index as u16, id, size, bells) {
+        let region = match AppRegion::create(region_id, index as u16, id, size, bells, self.now) {
             Ok(region) => region,
             Err(e) => {
                 self.indices.release(index);
@@ -414,7 +414,6 @@ impl Registry {
             region.growing = None;
         }
         let is_first = a.region == Some(number) && !a.ancestors.is_empty();
-        self.admit_waiting(number);
         self.cores.iter().for_each(|core| core.say(Command::Fed(number)));
         if is_first {
             self.ask_to_grow(id);

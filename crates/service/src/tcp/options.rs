@@ -52,6 +52,13 @@ pub fn of_flow(told: &SocketOptions) -> FlowOptions {
 impl Registry {
     /// Sets options of a socket. A slot that the socket has left meanwhile is no offence.
     pub fn set_options(&mut self, id: u32, region: u32, slot: u32, told: &SocketOptions) -> Answer {
+        let options = of_flow(told);
+        if let Some(listener) = self.listeners.all.get(&region) {
+            if self.accepts(id, listener) {
+                self.set_listener_options(region, options);
+            }
+            return Answer::Silent;
+        }
         let (Some(a), Some(r)) = (self.applications.get(&id), self.regions.get(&region)) else {
             return Answer::Silent;
         };
@@ -63,22 +70,18 @@ impl Registry {
         let Some(index) = self.regions.get(&key.region).map(|r| r.memory.index) else {
             return Answer::Silent;
         };
-        let options = of_flow(told);
-        if let Some(queue) = self.listeners.queues.get(&key) {
-            let listener = queue.listener;
-            if let Some(listener) = self.listeners.all.get_mut(&listener) {
-                let before = std::mem::replace(&mut listener.options, options);
-                if before.defer_accept != options.defer_accept {
-                    // A process with a line connects without asking the service, so its lines are revoked.
-                    let port = listener.local.port();
-                    self.revoke_lines(port);
-                }
-            }
-            self.tcp_options(listener);
-        } else {
-            self.tcp.slow.set_slot_options(self.tcp.now(), index, key.slot, &options);
-        }
+        self.tcp.slow.set_slot_options(self.tcp.now(), index, key.slot, &options);
         Answer::Silent
+    }
+
+    fn set_listener_options(&mut self, id: u32, options: FlowOptions) {
+        let Some(listener) = self.listeners.all.get_mut(&id) else { return };
+        let before = std::mem::replace(&mut listener.options, options);
+        if before.defer_accept != options.defer_accept {
+            // Direct connectors do not wait for first bytes.
+            listener.revoke();
+        }
+        self.tcp_options(id);
     }
 }
 

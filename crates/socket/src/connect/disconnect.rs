@@ -4,7 +4,7 @@
 
 use crate::file::{self, SOCKS};
 use crate::session;
-use crate::socket::{Sock, options, pending_sockopts, placeholder};
+use crate::socket::{Role, Sock, options, pending_sockopts, placeholder};
 use crate::sys::{self, address};
 use control::Request;
 use endpoint::Endpoint;
@@ -41,11 +41,23 @@ fn forget_address(link: &Endpoint, family: i32) {
     crate::connect::store_addresses(link, local, peer, family);
 }
 
-/// The socket behind `fd`. Replaces one that is unconnected again by a new one, with the same options, bound as the program has bound the
-/// old one.
+/// The socket behind `fd`. Replaces one that is unconnected again, or has stopped listening, by a new one with the same options, bound as
+/// the program has bound the old one.
 pub fn begin_anew(fd: RawFd) -> Option<Result<Arc<Sock>, Errno>> {
     let sock = SOCKS.pin(fd)?.share();
-    Some(if sock.is_unconnected() { renew(&sock, fd) } else { Ok(sock) })
+    let is_over = matches!(sock.decided(), Some(Role::Listener(listener)) if listener.queue.is_over());
+    Some(match is_over {
+        true => Ok(listen_anew(&sock)),
+        false if sock.is_unconnected() => renew(&sock, fd),
+        false => Ok(sock),
+    })
+}
+
+/// The object for a socket that has stopped listening, and may begin again: on the same socket of the kernel, with another accept queue.
+fn listen_anew(old: &Arc<Sock>) -> Arc<Sock> {
+    let fresh = Arc::new(Sock::after(old));
+    file::exchange(old, &fresh);
+    fresh
 }
 
 fn renew(old: &Arc<Sock>, fd: RawFd) -> Result<Arc<Sock>, Errno> {

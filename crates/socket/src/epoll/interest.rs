@@ -1,7 +1,8 @@
 //! The accelerated sockets that an epoll set holds, and which of them may be ready.
 
-use crate::connect::listen;
+use crate::connect::accept_queue::{Queue, Rest};
 use crate::socket::{Role, Sock};
+use crate::wait::sleeper::Context;
 use control::CONTROL_SLOT;
 use endpoint::region::Mapped;
 use endpoint::stream::ready;
@@ -108,6 +109,18 @@ struct Watch {
     dead: bool,
 }
 
+/// A listener in a set.
+#[derive(Debug)]
+struct Listening {
+    /// The number of its item.
+    item: u32,
+    queue: Arc<Queue>,
+    /// Number of connections that had come at the last look.
+    arrivals: u32,
+    /// The set's place among those that sleep at the queue.
+    rest: Option<Rest>,
+}
+
 /// The accelerated sockets of one epoll set.
 #[derive(Debug, Default)]
 pub struct Interest {
@@ -115,6 +128,7 @@ pub struct Interest {
     free: Vec<u32>,
     by_fd: HashMap<RawFd, u32, BuildHasherDefault<OwnNumber>>,
     watches: Vec<Watch>,
+    listeners: Vec<Listening>,
     ready: VecDeque<u32>,
     /// Items with news that are yet to be sorted: age of the news, item.
     fresh: Vec<(u32, u32)>,
@@ -211,7 +225,10 @@ impl Interest {
         match item.sock.decided() {
             // A connection has one slot, for good. Sets have thousands of them, so its region is not searched.
             Some(Role::Stream(link)) => self.ignore(i, Some((&link.mapped, link.slot()))),
-            _ => self.ignore(i, None),
+            _ => {
+                self.listeners.retain(|listening| listening.item != i);
+                self.ignore(i, None);
+            }
         }
         Some(item)
     }
@@ -235,15 +252,6 @@ impl Interest {
         }
         if left {
             self.watches.retain(|w| w.count > 0 || !w.mapped.pair);
-        }
-    }
-
-    /// Stops listening for news of a slot.
-    pub fn ignore_slot(&mut self, mapped: &Arc<Mapped>, slot: u32) {
-        let watch = self.watches.iter().find(|w| Arc::ptr_eq(&w.mapped, mapped));
-        let place = watch.and_then(|w| w.items.get(slot as usize)?.checked_sub(1));
-        if let Some(i) = place {
-            self.ignore(i, Some((mapped, slot)));
         }
     }
 
@@ -282,10 +290,13 @@ impl Interest {
         if let Some(link) = sock.link() {
             self.watch(&link.mapped, Some((link.slot(), i)));
         }
-        if let Some(link) = sock.link().filter(|link| link.is_queue()) {
-            listen::each_other_queue(&sock, link, |queue| {
-                self.watch(&queue.mapped, Some((queue.slot(), i)));
-            });
+        if let Some(Role::Listener(listener)) = sock.decided()
+            && self.listeners.iter().all(|listening| listening.item != i)
+        {
+            let queue = listener.queue.clone();
+            let arrivals = queue.accepting().arrivals();
+            self.listeners.push(Listening { item: i, queue, arrivals, rest: None });
+            self.has_grown = true;
         }
     }
 
@@ -408,10 +419,29 @@ impl Interest {
             }
         }
         self.queue_fresh();
+        self.look_at_queues();
         if dead {
             self.enqueue_all();
         }
         control
+    }
+
+    /// Queues the listeners with connections to accept.
+    fn look_at_queues(&mut self) {
+        for at in 0..self.listeners.len() {
+            let Listening { item, queue, arrivals, .. } = &mut self.listeners[at];
+            let (i, queue) = (*item, queue.accepting());
+            if !queue.has_any() {
+                continue;
+            }
+            let is_new = std::mem::replace(arrivals, queue.arrivals()) != queue.arrivals();
+            if is_new { self.enqueue(i) } else { self.queue(i) }
+        }
+    }
+
+    /// The accept queues of the set's listeners.
+    pub fn queues(&self) -> impl Iterator<Item = &Arc<Queue>> {
+        self.listeners.iter().map(|listening| &listening.queue)
     }
 
     /// Moves `fresh` to the queue, oldest news first, whatever bit and region the news came by.
@@ -422,20 +452,37 @@ impl Interest {
         self.ready.extend(self.fresh.drain(..).map(|(_, i)| i));
     }
 
-    /// True when the other side of some region rings no doorbell.
+    /// True when some news wakes no thread: the other side of some region rings no doorbell, or too many sleep at an accept queue.
     pub fn is_mute(&self) -> bool {
         self.watches.iter().any(|watch| watch.mapped.is_mute())
+            || self.listeners.iter().any(|listening| listening.rest.is_none())
     }
 
-    /// Announces in all regions that `context` sleeps. True: nothing has come.
-    pub fn arm(&self, context: u32) -> bool {
+    /// Announces in all regions, and at all accept queues, that `context` sleeps. True: nothing has come.
+    pub fn arm(&mut self, context: &Context) -> bool {
         // Stops at a region with news; `disarm` withdraws what was announced before.
-        self.regions().filter_map(|m| m.own_bell(context)).all(|bell| bell.prepare_sleep())
+        self.regions().filter_map(|m| m.own_bell(context.number)).all(|bell| bell.prepare_sleep())
+            && self.arm_queues(context)
+    }
+
+    fn arm_queues(&mut self, context: &Context) -> bool {
+        let Self { listeners, items, .. } = self;
+        listeners.iter_mut().all(|Listening { item, queue, rest, .. }| {
+            if rest.as_ref().is_none_or(|rest| !rest.is_for(context.number)) {
+                let events = items.get(*item as usize).and_then(Option::as_ref).map_or(0, |item| item.events);
+                let is_exclusive = events & libc::EPOLLEXCLUSIVE as u32 != 0;
+                // First: the place is free for the new one.
+                *rest = None;
+                *rest = Rest::new(queue, &context.client, context.number, is_exclusive);
+            }
+            rest.as_ref().is_none_or(Rest::prepare_sleep)
+        })
     }
 
     /// Withdraws [`Self::arm`]: no thread sleeps in `context` any more.
     pub fn disarm(&self, context: u32) {
         self.regions().filter_map(|m| m.own_bell(context)).for_each(|bell| bell.awake());
+        self.listeners.iter().filter_map(|listening| listening.rest.as_ref()).for_each(Rest::awake);
     }
 
     /// From now on [`Self::edges`] is counted.

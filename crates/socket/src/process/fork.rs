@@ -1,6 +1,5 @@
 //! `fork`: the child holds every socket its parent holds, registers for itself, and sleeps on nothing of its parent's.
 
-use crate::connect::{direct_queue, listen};
 use crate::file;
 use crate::process::fork_locks::Held;
 use crate::process::host::HOST;
@@ -88,9 +87,7 @@ fn hold(client: Option<&Arc<Client>>, held: &mut Held) {
     sets.iter().for_each(|set| set.hold_context(held));
     socks.iter().for_each(|sock| sock.hold(held));
     sets.iter().for_each(|set| set.hold_interest(held));
-    listen::hold_own_queues(held);
     sigio::hold(held);
-    direct_queue::hold(held);
     if let Some(client) = client {
         client.hold(held);
     }
@@ -106,7 +103,7 @@ impl Sock {
 
     /// Makes [`Self::is_parents`] true for a socket with a link.
     pub fn leave_to_parent(&self) {
-        if self.link().is_some() {
+        if self.decided().is_some() {
             self.mark(flag::PARENTS, true);
         }
     }
@@ -128,14 +125,13 @@ fn promise(client: &Client, alone: Option<&Alone>) {
     }
     let mut holder = None;
     let mut give = |fd: RawFd, sock: &Sock| {
-        let Some(link) = sock.link() else { return };
-        if let Some(bit) = *holder.get_or_insert_with(|| take_holder(client)) {
+        if sock.decided().is_none() {
+            return;
+        }
+        let bit = *holder.get_or_insert_with(|| take_holder(client));
+        // Of a listener no holder is counted: the child may accept as its parent may.
+        if let (Some(bit), Some(link)) = (bit, sock.link()) {
             link.block().holders.fetch_or(1 << bit, Ordering::SeqCst);
-            if let Some(lines) = direct_queue::of(link).filter(|_| link.is_queue()) {
-                for line in lines.iter() {
-                    line.block().holders.fetch_or(1 << bit, Ordering::AcqRel);
-                }
-            }
             pending_sockopts::tell_switches(sock, fd);
         }
     };

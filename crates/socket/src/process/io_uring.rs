@@ -111,10 +111,8 @@ pub fn forked() {
 
 /// Leaves new sockets to the kernel, where that is allowed, and the listeners, which the kernel has as well.
 fn abandon() {
-    if fallback::bypass(KernelReason::IoUring)
-        && let Some(client) = session::present()
-    {
-        visibility::leave_all(&client, KernelReason::IoUring, |_| true);
+    if fallback::bypass(KernelReason::IoUring) && session::present().is_some() {
+        visibility::leave_all(KernelReason::IoUring, |_| true);
     }
 }
 

@@ -183,17 +183,17 @@ pub fn look(client: &Client, sock: &Sock, fd: RawFd) -> Result<(), Why> {
     if sock.is_in_set() || !find(client, fd) {
         return Ok(());
     }
-    found(client);
+    found();
     Err(Why::asked(KernelReason::Epoll))
 }
 
 /// After a set was found: leaves new sockets to the kernel if allowed, and so listeners that are in no set of ours (the kernel has them,
 /// too). Existing connections cannot be moved to the kernel.
-fn found(client: &Client) {
+fn found() {
     if config::is_required() || !fallback::bypass(KernelReason::Epoll) {
         return;
     }
-    leave_all(client, KernelReason::Epoll, |sock| !sock.is_in_set());
+    leave_all(KernelReason::Epoll, |sock| !sock.is_in_set());
     let is_deaf = |sock: &Arc<Sock>| sock.stream().is_some() && sock.is_nonblocking() && !sock.is_in_set();
     let deaf = fork::each_once(SOCKS.all()).into_iter().filter(is_deaf).count();
     if deaf > 0 {
@@ -206,19 +206,22 @@ fn found(client: &Client) {
 }
 
 /// Leaves the listeners for which `is_left` is true to the kernel alone.
-pub fn leave_all(client: &Client, reason: KernelReason, is_left: impl Fn(&Sock) -> bool) {
+pub fn leave_all(reason: KernelReason, is_left: impl Fn(&Sock) -> bool) {
     for sock in fork::each_once(SOCKS.all()) {
         if matches!(sock.decided(), Some(Role::Listener(_))) && is_left(&sock) {
-            leave(client, &sock, reason);
+            leave(&sock, reason);
         }
     }
 }
 
 /// Leaves a listener to the kernel alone.
-fn leave(client: &Client, sock: &Arc<Sock>, reason: KernelReason) {
+fn leave(sock: &Arc<Sock>, reason: KernelReason) {
     let all = file::all_of(sock);
     let Some(fd) = all.first() else { return };
-    listen::leave(client, sock);
+    if let Some(listener) = sock.listener() {
+        // A thread that waits by system calls of its own hears nothing of any queue.
+        listen::stop(listener);
+    }
     // A listener made non-blocking by a direct call cannot be told from ours, which always are; neither can one in the program's set.
     if !is_held(*fd) {
         let _ = listen::wait_as_wanted(sock, *fd);
@@ -250,7 +253,7 @@ pub fn notice(sock: &Arc<Sock>, fd: RawFd) -> Option<Why> {
     let why = look(&client, sock, fd).err()?;
     if sock.listener().is_some() && !config::is_required() {
         // Another thread found the set before this listener was decided.
-        leave(&client, sock, KernelReason::Epoll);
+        leave(sock, KernelReason::Epoll);
     }
     Some(why)
 }

@@ -184,7 +184,7 @@ fn prepare() {
         }
         match (&client, if client.is_some() { sock.role() } else { sock.decided() }) {
             // New connections can come only by the kernel's queue.
-            (Some(client), Some(Role::Listener(link))) => listen::give_up(&sock, link, client),
+            (Some(client), Some(Role::Listener(listener))) => listen::give_up(listener, client),
             (client, Some(Role::Stream(link))) if link.mapped.pair && !link.has_moved() => {
                 fall_silent(link, client.is_some());
             }

@@ -107,7 +107,9 @@ impl Announced {
     pub fn stand_in(self, parent: &Client) -> Arc<Client> {
         let regions = parent.regions.read().unwrap_or_else(PoisonError::into_inner).clone();
         let welcome = Welcome { holder: self.holder, ..parent.welcome.clone() };
-        let client = Client::assemble(self, welcome, parent.home.clone(), parent.oldest.clone(), regions);
+        let queues = parent.all_queues();
+        let client =
+            Client::assemble(self, welcome, parent.home.clone(), parent.oldest.clone(), regions, queues);
         client.dead.store(parent.dead.load(Ordering::Relaxed), Ordering::Relaxed);
         Arc::new(client)
     }

@@ -209,13 +209,14 @@ fn become_ipv4(sock: &Sock, value: &[u8]) -> Result<(), Errno> {
 
 /// Sends the options to the service, when the socket is a connection over the port, or a listener.
 pub fn tell(sock: &Sock) {
-    let link = match sock.role() {
-        Some(crate::socket::Role::Listener(link)) => link,
-        Some(crate::socket::Role::Stream(link)) if !(link.mapped.pair || link.has_moved()) => link,
+    let (region, slot) = match sock.role() {
+        Some(crate::socket::Role::Listener(listener)) => (listener.queue.id, 0),
+        Some(crate::socket::Role::Stream(link)) if !(link.mapped.pair || link.has_moved()) => {
+            (link.mapped.id, link.slot())
+        }
         _ => return,
     };
     if let Some(client) = crate::session::current() {
-        let (region, slot) = (link.mapped.id, link.slot());
         client.say(Request::SetOptions { region, slot, options: of_socket(sock) });
     }
 }

@@ -5,6 +5,7 @@
 //!
 //! While the common socket is there, `O_NONBLOCK` of the connection is kept in its socket block only.
 
+use crate::connect::accept_queue::Queue;
 use crate::fd::reserved;
 use crate::file;
 use crate::process::fork_locks::Held;
@@ -13,7 +14,6 @@ use crate::session::{self, detached};
 use crate::socket::{Sock, flag};
 use crate::sys::signal::Deferred;
 use crate::sys::{self, Alone};
-use endpoint::{Endpoint, state};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::sync::Mutex;
@@ -144,8 +144,8 @@ pub fn hold(held: &mut Held) {
 
 /// True when connections accepted from this listener may begin with the common socket: the program waits for the listener by calls that
 /// this library sees, so it most likely does so for the connections. A kernel epoll set would keep the common socket for ever.
-fn may_share(sock: &Sock, listener: &Endpoint) -> bool {
-    (listener.state() & state::AWAITED != 0 || !sock.is_nonblocking())
+fn may_share(sock: &Sock, listener: &Queue) -> bool {
+    (listener.is_awaited() || !sock.is_nonblocking())
         && FORKS.load(Ordering::SeqCst) == 0
         && !IS_OVER.load(Ordering::Relaxed)
         && !detached::is_locked()
@@ -169,8 +169,8 @@ impl Place {
     ///
     /// # Errors
     /// As `socket`'s.
-    pub fn new(listener: &Sock, link: &Endpoint, flags: i32) -> Result<Self, Errno> {
-        let (family, may_share) = (listener.family(), may_share(listener, link));
+    pub fn new(listener: &Sock, queue: &Queue, flags: i32) -> Result<Self, Errno> {
+        let (family, may_share) = (listener.family(), may_share(listener, queue));
         let mut place = Self { fd: None, is_common: false, may_share, family, flags };
         place.take()?;
         Ok(place)

@@ -1,11 +1,9 @@
 //! Options for which the kernel's answer about the placeholder must be corrected. Never changes an option.
 
-use crate::connect::listen::each_other_queue;
 use crate::process::host::HOST;
 use crate::socket::Sock;
 use crate::socket::options::Name;
 use crate::{session, sys};
-use endpoint::Endpoint;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 
@@ -20,7 +18,7 @@ pub fn get(sock: &Sock, fd: RawFd, option: Name, out: &mut [u8]) -> Option<Resul
             Some(change(fd, option, out, 0, |bytes| bytes.min(HOST.ring_most())))
         }
         (libc::IPPROTO_TCP, libc::TCP_INFO) => {
-            let waiting = waiting(sock, sock.listener()?);
+            let waiting = sock.listener()?.queue.accepting().count() as u32;
             // The kernel's number covers its own queue only.
             Some(change(fd, option, out, UNACKED_AT, |own| own.saturating_add(waiting)))
         }
@@ -41,11 +39,4 @@ fn change(
         *field = change(u32::from_ne_bytes(*field)).to_ne_bytes();
     }
     Ok(n)
-}
-
-/// Number of connections that wait in this process's queues of a listener.
-fn waiting(sock: &Sock, link: &Endpoint) -> u32 {
-    let mut bytes = link.unread();
-    each_other_queue(sock, link, |other| bytes += other.unread());
-    (bytes / control::RECORD_LEN) as u32
 }

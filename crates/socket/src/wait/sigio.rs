@@ -4,6 +4,7 @@
 //!
 //! The C library does not know the thread (`sys/thread.rs` says why), so what it runs neither allocates nor puts signals off.
 
+use crate::connect::accept_queue::Rest;
 use crate::file;
 use crate::process::fork;
 use crate::process::fork_locks::Held;
@@ -49,6 +50,8 @@ struct Told {
     fd: RawFd,
     sock: Arc<Sock>,
     far: Far,
+    /// The thread's place at the accept queue of a listener.
+    rest: Option<Rest>,
 }
 
 /// Sockets of this process that signals are sent for. A forked child leaves its parent's to the parent's thread.
@@ -94,7 +97,7 @@ pub fn asked(fd: RawFd) {
             return;
         }
         let far = Far::now(&sock);
-        told.push(Told { fd, sock: sock.clone(), far });
+        told.push(Told { fd, sock: sock.clone(), far, rest: None });
         ANY.store(true, Ordering::Relaxed);
     }
     // An epoll set that also holds the socket no longer gets its doorbells: it has to look by itself.
@@ -177,14 +180,18 @@ impl Teller {
                 is_quiet &= bell.prepare_sleep();
             }
         };
-        let number = self.context.number;
-        for told in told().iter() {
-            let Some(link) = told.sock.link() else { continue };
-            arm(link.mapped.own_bell(number));
-            if link.is_queue() {
-                crate::connect::listen::each_other_queue(&told.sock, link, |queue| {
-                    arm(queue.mapped.own_bell(number));
-                });
+        let (number, client) = (self.context.number, &self.context.client);
+        for Told { sock, rest, .. } in told().iter_mut() {
+            match sock.decided() {
+                Some(Role::Stream(link)) => arm(link.mapped.own_bell(number)),
+                Some(Role::Listener(listener)) => {
+                    if rest.is_none() {
+                        *rest = Rest::new(&listener.queue, client, number, false);
+                    }
+                    // The connections that came are counted after this.
+                    rest.iter().for_each(Rest::announce_sleep);
+                }
+                None => {}
             }
         }
         is_quiet

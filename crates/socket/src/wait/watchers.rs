@@ -206,9 +206,6 @@ impl Sock {
         if !link.has_moved() {
             watch(link.halves().0, context);
         }
-        if link.is_queue() {
-            crate::connect::listen::each_other_queue(self, link, |queue| watch(queue.halves().0, context));
-        }
     }
 }
 

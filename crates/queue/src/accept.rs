@@ -1,0 +1,345 @@
+//! The accept queue of one listening socket, shared by all processes that hold the socket, as on Linux.
+//!
+//! Any number of processes put grants in and take them out; any of them may be killed at any instant, and any of them may be hostile. So
+//! the queue is a table of states with a bit for each grant that waits, and not a ring: no process waits for another one's next step, and
+//! what a killed process left half done the service finds by its application id.
+//!
+//! ```text
+//!   connector or service                     process that accepts
+//!   state := QUEUED | ticket   (CAS from 0)  finds the oldest ticket among the set bits
+//!   bit := 1                                 state := CLAIMED | application   (CAS)
+//!   wakes sleepers                           bit := 0
+//!                                            sets the connection up
+//!                                            state := 0
+//! ```
+//! The bits only help to find the states; a bit without a QUEUED state is cleared by the process that finds it.
+
+use crate::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use crate::doorbell::barrier_after_rmw;
+use crate::fence;
+use core::ops::Range;
+use shm::grant_state::{CLAIMED, QUEUED, VALUE};
+use shm::sleeper::{APPLICATION_SHIFT, EXCLUSIVE, TAKEN};
+use shm::{GRANTS, QueueWords, SLEEPERS, WORDS_PER_GROUP};
+
+/// Most attempts to claim a grant in one call. Each failed attempt means that another process has claimed one, or that a hostile process
+/// writes there.
+const ATTEMPTS: usize = 64;
+/// Distance in tickets before the newest at which a grant comes back that a killed process had claimed: it is older than any other.
+const OLDEST: u32 = VALUE / 2;
+
+/// One accept queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Accepting<'a>(&'a QueueWords);
+
+/// A thread or an epoll set that sleeps, or may sleep, at an accept queue.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Sleeper {
+    /// Id of its application, 30 bits.
+    pub application: u32,
+    /// Number of its context.
+    pub context: u8,
+    /// It is woken only if no other exclusive sleeper is.
+    pub is_exclusive: bool,
+}
+
+impl Sleeper {
+    const fn word(self) -> u64 {
+        let exclusive = if self.is_exclusive { EXCLUSIVE } else { 0 };
+        TAKEN | exclusive | ((self.application & VALUE) as u64) << APPLICATION_SHIFT | self.context as u64
+    }
+
+    const fn of(word: u64) -> Self {
+        Self {
+            application: (word >> APPLICATION_SHIFT) as u32 & VALUE,
+            context: word as u8,
+            is_exclusive: word & EXCLUSIVE != 0,
+        }
+    }
+}
+
+impl<'a> Accepting<'a> {
+    /// The queue in these words.
+    #[must_use]
+    pub const fn new(words: &'a QueueWords) -> Self {
+        Self(words)
+    }
+
+    /// Puts a grant into the queue. False: it is there already, or a process is accepting it.
+    pub fn push(self, grant: u32) -> bool {
+        let Some(state) = self.0.states.get(grant as usize) else { return false };
+        let ticket = self.0.next.fetch_add(1, Relaxed) & VALUE;
+        if state.compare_exchange(0, QUEUED | ticket, AcqRel, Relaxed).is_err() {
+            return false;
+        }
+        self.set_bit(grant as usize);
+        true
+    }
+
+    /// Takes the oldest grant for `application`, which must call [`finish`](Self::finish) when its connection is set up.
+    #[must_use]
+    pub fn claim(self, application: u32) -> Option<u32> {
+        for _ in 0..ATTEMPTS {
+            let (grant, state) = self.oldest()?;
+            let claimed = CLAIMED | application & VALUE;
+            if self.0.states[grant].compare_exchange(state, claimed, AcqRel, Relaxed).is_ok() {
+                self.clear_bit(grant);
+                return Some(grant as u32);
+            }
+        }
+        None
+    }
+
+    /// The connection of a claimed grant is set up, or it cannot be: the grant may be used again.
+    pub fn finish(self, grant: u32) {
+        if let Some(state) = self.0.states.get(grant as usize) {
+            state.store(0, Release);
+        }
+    }
+
+    /// Takes a grant out of the queue that no process has claimed. False: it is not there.
+    pub fn withdraw(self, grant: u32) -> bool {
+        let Some(state) = self.0.states.get(grant as usize) else { return false };
+        let seen = state.load(Acquire);
+        let is_taken = seen & QUEUED != 0 && state.compare_exchange(seen, 0, AcqRel, Relaxed).is_ok();
+        if is_taken {
+            self.clear_bit(grant as usize);
+        }
+        is_taken
+    }
+
+    /// True when the grant waits in the queue. Hostile.
+    #[must_use]
+    pub fn is_queued(self, grant: u32) -> bool {
+        self.0.states.get(grant as usize).is_some_and(|state| state.load(Acquire) & QUEUED != 0)
+    }
+
+    /// True when the grant is neither in the queue nor being accepted. Hostile.
+    #[must_use]
+    pub fn is_idle(self, grant: u32) -> bool {
+        self.0.states.get(grant as usize).is_none_or(|state| state.load(Acquire) == 0)
+    }
+
+    /// The service has found that `application` has died: what it had claimed waits again, before all others, if `is_unaccepted` says so.
+    /// `grant` may be any number. True: the grant waits.
+    pub fn repair(self, grant: u32, application: u32, is_unaccepted: impl FnOnce() -> bool) -> bool {
+        let Some(state) = self.0.states.get(grant as usize) else { return false };
+        let seen = state.load(Acquire);
+        if seen & QUEUED != 0 {
+            // It may have died before it set the bit.
+            self.set_bit(grant as usize);
+            return true;
+        }
+        if seen != CLAIMED | application & VALUE {
+            return false;
+        }
+        let waits = is_unaccepted();
+        let ticket = self.0.next.load(Relaxed).wrapping_sub(OLDEST) & VALUE;
+        let new = if waits { QUEUED | ticket } else { 0 };
+        if state.compare_exchange(seen, new, AcqRel, Relaxed).is_err() {
+            return false;
+        }
+        self.clear_bit(grant as usize);
+        if waits {
+            self.set_bit(grant as usize);
+        }
+        waits
+    }
+
+    /// Number of connections that came so far, modulo 2^32. Hostile.
+    #[must_use]
+    #[inline]
+    pub fn arrivals(self) -> u32 {
+        self.0.next.load(Acquire)
+    }
+
+    /// True when some grant waits.
+    #[must_use]
+    #[inline]
+    pub fn has_any(self) -> bool {
+        self.0.top.load(SeqCst) != 0 && self.oldest().is_some()
+    }
+
+    /// Number of grants that wait. Hostile.
+    #[must_use]
+    pub fn count(self) -> usize {
+        let mut n = 0;
+        self.each_word(|_, bits| n += bits.count_ones() as usize);
+        n
+    }
+
+    /// The grants whose bit is set. Hostile.
+    pub fn each_waiting(self, mut f: impl FnMut(u32)) {
+        self.each_word(|word, mut bits| {
+            while bits != 0 {
+                f((word * 64) as u32 + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
+        });
+    }
+
+    fn each_word(self, mut f: impl FnMut(usize, u64)) {
+        let mut top = self.0.top.load(SeqCst);
+        while top != 0 {
+            let first = top.trailing_zeros() as usize * WORDS_PER_GROUP;
+            top &= top - 1;
+            for (word, bits) in self.0.waiting.iter().enumerate().skip(first).take(WORDS_PER_GROUP) {
+                f(word, bits.load(SeqCst));
+            }
+        }
+    }
+
+    /// The grant that waits longest, with its state. Clears the bits that it finds without such a state.
+    fn oldest(self) -> Option<(usize, u32)> {
+        let mut found: Option<(usize, u32, u32)> = None;
+        let mut stale: Option<usize> = None;
+        let next = self.0.next.load(Relaxed);
+        self.each_waiting(|grant| {
+            let grant = grant as usize;
+            let state = self.0.states[grant].load(Acquire);
+            if state & QUEUED == 0 {
+                // One that is claimed: its process clears the bit, or the service for it.
+                stale = stale.or((state & CLAIMED == 0).then_some(grant));
+                return;
+            }
+            let age = next.wrapping_sub(state) & VALUE;
+            if found.is_none_or(|(_, _, oldest)| age > oldest) {
+                found = Some((grant, state, age));
+            }
+        });
+        if let Some(grant) = stale {
+            self.clear_bit(grant);
+            if self.0.states[grant].load(SeqCst) & QUEUED != 0 {
+                self.set_bit(grant);
+            }
+        }
+        found.map(|(grant, state, _)| (grant, state))
+    }
+
+    fn set_bit(self, grant: usize) {
+        let (word, bit) = (grant / 64, 1 << (grant % 64));
+        self.0.waiting[word].fetch_or(bit, SeqCst);
+        let group = 1u64 << (word / WORDS_PER_GROUP);
+        if self.0.top.load(SeqCst) & group == 0 {
+            self.0.top.fetch_or(group, SeqCst);
+        }
+        barrier_after_rmw();
+    }
+
+    fn clear_bit(self, grant: usize) {
+        let (word, bit) = (grant / 64, 1u64 << (grant % 64));
+        self.0.waiting[word].fetch_and(!bit, SeqCst);
+        let group = word / WORDS_PER_GROUP;
+        let words = &self.0.waiting[group * WORDS_PER_GROUP..][..WORDS_PER_GROUP];
+        let is_empty = || words.iter().all(|word| word.load(SeqCst) == 0);
+        if is_empty() {
+            self.0.top.fetch_and(!(1 << group), SeqCst);
+            barrier_after_rmw();
+            // A bit set meanwhile may have found the group's bit still set.
+            if !is_empty() {
+                self.0.top.fetch_or(1 << group, SeqCst);
+            }
+        }
+    }
+
+    /// Takes a place for a sleeper, which does not sleep yet. `None`: there are too many.
+    #[must_use]
+    pub fn register(self, sleeper: Sleeper) -> Option<usize> {
+        let first =
+            (sleeper.application as usize).wrapping_mul(31).wrapping_add(usize::from(sleeper.context));
+        (0..SLEEPERS).map(|i| (first + i) % SLEEPERS).find(|place| {
+            self.0.sleepers[*place].compare_exchange(0, sleeper.word(), AcqRel, Relaxed).is_ok()
+        })
+    }
+
+    /// Gives a sleeper's place back.
+    pub fn unregister(self, place: usize, sleeper: Sleeper) {
+        self.awake(place);
+        if let Some(word) = self.0.sleepers.get(place) {
+            let _ = word.compare_exchange(sleeper.word(), 0, AcqRel, Relaxed);
+        }
+    }
+
+    /// The sleeper at `place` goes to sleep. False: a grant waits, so it must not.
+    #[must_use]
+    pub fn prepare_sleep(self, place: usize) -> bool {
+        self.announce_sleep(place);
+        if !self.has_any() {
+            return true;
+        }
+        self.awake(place);
+        false
+    }
+
+    /// As [`prepare_sleep`](Self::prepare_sleep); the caller looks at the queue afterwards.
+    pub fn announce_sleep(self, place: usize) {
+        self.0.asleep[place / 64 % self.0.asleep.len()].fetch_or(1 << (place % 64), SeqCst);
+        // Pairs with the fence in `wake`: the process that adds a grant sees the sleeper, or this thread sees the grant.
+        fence(SeqCst);
+    }
+
+    /// The sleeper at `place` sleeps no more.
+    pub fn awake(self, place: usize) {
+        let word = &self.0.asleep[place / 64 % self.0.asleep.len()];
+        let bit = 1 << (place % 64);
+        if word.load(Relaxed) & bit != 0 {
+            word.fetch_and(!bit, SeqCst);
+        }
+    }
+
+    /// Calls `wake` with each sleeper that the news of one more grant must wake: all that are not exclusive, and one that is, in turn.
+    pub fn wake(self, mut wake: impl FnMut(Sleeper)) {
+        fence(SeqCst);
+        if self.0.asleep.iter().all(|word| word.load(SeqCst) == 0) {
+            return;
+        }
+        let first = self.0.turn.load(Relaxed) as usize % SLEEPERS;
+        let mut is_done = false;
+        for places in [first..SLEEPERS, 0..first] {
+            self.wake_in(places, &mut is_done, &mut wake);
+        }
+    }
+
+    fn wake_in(self, places: Range<usize>, is_done: &mut bool, wake: &mut impl FnMut(Sleeper)) {
+        for index in places.start / 64..places.end.div_ceil(64) {
+            let word = &self.0.asleep[index];
+            let mut bits = word.load(SeqCst);
+            while bits != 0 {
+                let (place, bit) = (index * 64 + bits.trailing_zeros() as usize, bits & bits.wrapping_neg());
+                bits &= bits - 1;
+                let sleeper = self.0.sleepers[place].load(Acquire);
+                let is_exclusive = sleeper & EXCLUSIVE != 0;
+                if !places.contains(&place) || sleeper == 0 || is_exclusive && *is_done {
+                    continue;
+                }
+                if word.fetch_and(!bit, SeqCst) & bit == 0 {
+                    continue;
+                }
+                if is_exclusive {
+                    *is_done = true;
+                    self.0.turn.store(place as u32 + 1, Relaxed);
+                }
+                wake(Sleeper::of(sleeper));
+            }
+        }
+    }
+
+    /// The service has found that `application` has died: forgets its sleepers.
+    pub fn forget_sleepers(self, application: u32) {
+        for (place, word) in self.0.sleepers.iter().enumerate() {
+            let seen = word.load(Acquire);
+            if seen != 0 && Sleeper::of(seen).application == application & VALUE {
+                self.awake(place);
+                let _ = word.compare_exchange(seen, 0, AcqRel, Relaxed);
+            }
+        }
+    }
+
+    /// True when some sleeper sleeps. Hostile.
+    #[must_use]
+    pub fn has_sleepers(self) -> bool {
+        self.0.asleep.iter().any(|word| word.load(Relaxed) != 0)
+    }
+}
+
+const _: () = assert!(GRANTS.is_multiple_of(64));

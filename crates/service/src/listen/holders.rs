@@ -1,0 +1,272 @@
+//! The processes that hold a listening socket: who may accept, their deaths, and connections that go to a process of another family.
+
+use crate::listen::table::{Home, Incoming, Listener, Origin};
+use crate::memory::region::Stage;
+use crate::registry::application::Application;
+use crate::registry::registration::new_bell;
+use crate::registry::{Answer, Registry, write_eventfd};
+use control::{AcceptRecord, Left, Push, Reply};
+use queue::accept::Accepting;
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+use shm::half_flags::{ACCEPTED, RELEASED};
+use shm::{Half, Side};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Most listeners that no process accepts from; beyond that those of the user with the most of them end, the oldest first.
+const DESERTED_MOST: usize = 1024;
+/// Connections at a listener that no process accepts from are reset after this time: perhaps only programs without our library still have
+/// the socket.
+const KEPT: Duration = Duration::from_secs(5);
+
+impl Registry {
+    /// True for a process that may accept from a listener: it has shown the socket, or it is a forked child of one that has.
+    pub fn accepts(&self, id: u32, listener: &Listener) -> bool {
+        !listener.left.contains(&id)
+            && self
+                .applications
+                .get(&id)
+                .is_some_and(|a| listener.holders.iter().any(|holder| a.descends_from(*holder)))
+    }
+
+    /// The processes that may accept from a listener.
+    pub fn acceptors<'a>(&'a self, listener: &'a Listener) -> impl Iterator<Item = &'a Application> {
+        self.applications.values().filter(|a| self.accepts(a.id, listener))
+    }
+
+    /// True when some process may accept from a listener.
+    pub fn has_acceptors(&self, listener: &Listener) -> bool {
+        self.accepts(listener.home.application, listener) || self.acceptors(listener).next().is_some()
+    }
+
+    /// A process accepts no more from a listener.
+    pub fn leave_queue(&mut self, id: u32, queue: u32) {
+        let Some(l) = self.listeners.all.get_mut(&queue) else { return };
+        l.left.insert(id);
+        let is_counted = l.holders.contains(&id);
+        l.queue().forget_sleepers(id);
+        if let Some(a) = self.applications.get_mut(&id).filter(|_| is_counted) {
+            a.sockets = a.sockets.saturating_sub(1);
+        }
+        self.look_for_acceptors(queue);
+    }
+
+    /// After a process has left a listener or has died: if no other accepts, direct connectors must ask, and the service looks whether any
+    /// process still has the socket.
+    fn look_for_acceptors(&mut self, queue: u32) {
+        let Some(l) = self.listeners.all.get(&queue) else { return };
+        if self.has_acceptors(l) {
+            // The sleeper that was woken last may be the one that has left.
+            if l.queue().has_any() {
+                self.wake_sleepers(l);
+            }
+            let is_home = self.applications.values().any(|a| a.descends_from(l.home.application));
+            let other = self.acceptors(l).filter_map(|a| Some(Home { application: a.id, region: a.region? }));
+            if let Some(home) = other.min_by_key(|home| home.application).filter(|_| !is_home)
+                && let Some(l) = self.listeners.all.get_mut(&queue)
+            {
+                l.home = home;
+                l.revoke();
+            }
+            return;
+        }
+        if let Some(l) = self.listeners.all.get_mut(&queue) {
+            l.since = self.now;
+            l.revoke();
+        }
+        if let Some(surplus) = self.surplus(DESERTED_MOST) {
+            self.end_listener(surplus);
+        }
+        self.tcp_room(queue);
+        self.trusts.hurry();
+        self.trusts.soon = true;
+    }
+
+    /// Listeners that no process accepts from.
+    pub fn deserted(&self) -> impl Iterator<Item = (u32, &Listener)> {
+        self.listeners.all.iter().filter(|(_, l)| !self.has_acceptors(l)).map(|(id, l)| (*id, l))
+    }
+
+    /// The listener to end when more than `most` have no process that accepts: of the user with the most of them, the one that has been
+    /// without for the longest time. So a user that leaves very many ends no other user's.
+    fn surplus(&self, most: usize) -> Option<u32> {
+        let deserted: Vec<(u32, &Listener)> = self.deserted().collect();
+        if deserted.len() <= most {
+            return None;
+        }
+        let mut of_user: HashMap<u32, usize> = HashMap::new();
+        deserted.iter().for_each(|(_, listener)| *of_user.entry(listener.uid).or_default() += 1);
+        let (uid, _) = of_user.into_iter().max_by_key(|(uid, count)| (*count, *uid))?;
+        let its = deserted.into_iter().filter(|(_, listener)| listener.uid == uid);
+        its.min_by_key(|(id, listener)| (listener.since, *id)).map(|(id, _)| id)
+    }
+
+    /// Ends the listeners without a process that accepts, if no process has their socket open; resets connections that have waited there
+    /// for too long. True: some of these listeners remain.
+    pub fn settle_deserted(&mut self) -> bool {
+        let deserted: Vec<(u32, u64)> = self.deserted().map(|(id, l)| (id, l.cookie)).collect();
+        let cookies: Vec<u64> = deserted.iter().map(|(_, cookie)| *cookie).collect();
+        let forsaken = self.listeners.alive.forsaken(&cookies);
+        for (id, cookie) in &deserted {
+            if forsaken.contains(cookie) {
+                self.end_listener(*id);
+            } else {
+                self.reset_old(*id);
+            }
+        }
+        forsaken.len() < deserted.len()
+    }
+
+    fn reset_old(&mut self, id: u32) {
+        let Some(l) = self.listeners.all.get_mut(&id).filter(|l| l.since + KEPT <= self.now) else { return };
+        let queue = Accepting::new(l.memory.words());
+        let over = l.grants.iter().filter(|(grant, _)| queue.withdraw(*grant));
+        let over: Vec<_> = over.map(|(_, incoming)| *incoming).chain(l.waiting.drain(..)).collect();
+        over.into_iter().for_each(|incoming| self.reset_unaccepted(incoming));
+    }
+
+    /// A process has died, and its sockets were closed. What it had claimed in accept queues and not set up waits again; what it had put in
+    /// and not announced is announced.
+    pub fn repair_queues(&mut self, dead: &Application) {
+        let has_grants =
+            |l: &Listener| l.grants.iter().any(|(_, (origin, _))| self.is_connector(dead, *origin));
+        let concerned = |l: &Listener| l.holders.iter().any(|h| dead.descends_from(*h)) || has_grants(l);
+        let queues: Vec<u32> =
+            self.listeners.all.iter().filter(|(_, l)| concerned(l)).map(|(id, _)| *id).collect();
+        for id in queues {
+            let Some(l) = self.listeners.all.get(&id) else { continue };
+            l.queue().forget_sleepers(dead.id);
+            for (grant, (origin, _)) in l.grants.iter() {
+                l.queue().repair(grant, dead.id, || self.is_unaccepted(*origin));
+            }
+            self.look_for_acceptors(id);
+        }
+    }
+
+    fn is_connector(&self, a: &Application, origin: Origin) -> bool {
+        match origin {
+            Origin::Pair(region, _) => self.pairs.get(&region).is_some_and(|pair| pair.parties[0] == a.id),
+            Origin::Relay(_) | Origin::Flow(..) => false,
+        }
+    }
+
+    /// The acceptor's half of a connection.
+    fn acceptors_half(&self, origin: Origin) -> Option<&Half> {
+        match origin {
+            Origin::Pair(region, slot) => Some(&self.pairs.get(&region)?.region.slot(slot)?.half[1]),
+            Origin::Relay(id) => {
+                let place = self.relays.get(&id)?.places[1];
+                Some(self.regions.get(&place.region)?.memory.halves(place.slot)?.1)
+            }
+            Origin::Flow(region, slot) => Some(self.regions.get(&region)?.memory.halves(slot)?.1),
+        }
+    }
+
+    /// True when a connection that a dead process had claimed was not closed for it: the process had not set it up.
+    fn is_unaccepted(&self, origin: Origin) -> bool {
+        self.acceptors_half(origin)
+            .is_some_and(|half| half.flags.fetch_and(!ACCEPTED, Ordering::AcqRel) & RELEASED == 0)
+    }
+
+    /// Answers `Request::Take`: a process has claimed a connection in a region of another family. The service carries it on to the
+    /// process's own region.
+    pub fn take(&mut self, id: u32, queue: u32, grant: u32) -> Answer {
+        let refused = |why: &str| Answer::refused(Errno::CONNABORTED, why);
+        let Some(l) = self.listeners.all.get(&queue).filter(|l| self.accepts(id, l)) else {
+            return refused("that listener is gone");
+        };
+        let Some((origin, record)) = l.grants.get(grant).copied().filter(|_| !l.queue().is_queued(grant))
+        else {
+            return refused("that connection is gone");
+        };
+        let Some(a) = self.applications.get(&id) else { return Answer::Silent };
+        let own = a.region.filter(|r| self.regions.get(r).is_some_and(|r| r.sealed));
+        let Some(own) = own.filter(|_| a.sockets < self.config.max_sockets) else {
+            return refused("its region is not mapped, or has as many sockets as it may");
+        };
+        let is_first =
+            |half: &Half| half.flags.fetch_or(ACCEPTED, Ordering::AcqRel) & (ACCEPTED | RELEASED) == 0;
+        if !self.acceptors_half(origin).is_some_and(is_first) {
+            return refused("another process has that connection");
+        }
+        l.queue().finish(grant);
+        let AcceptRecord { region, slot, side, local, peer } = record;
+        let left = Left { region, slot, side, home: 0, sock: 0 };
+        self.keep_slot(&left);
+        self.set_stage(origin, Stage::Accepted);
+        let held = self.hold_unused(left, [local, peer]);
+        let carried = held.and_then(|trust| Some((trust, self.carry_unused(trust, own, id))));
+        match carried {
+            Some((_, Some((_, slot)))) => {
+                Answer::plain(Reply::Moved { slot, local, peer, shut_read: false, shut_write: false })
+            }
+            other => {
+                if let Some((trust, _)) = other {
+                    self.trusts.remove(trust);
+                }
+                self.reset_unaccepted((origin, record));
+                refused("there is no room to carry it on")
+            }
+        }
+    }
+
+    /// Answers `Request::QueueWaker`.
+    pub fn queue_waker(&mut self, id: u32, queue: u32, application: u32, context: u32) -> Answer {
+        let gone = || Answer::refused(Errno::NOENT, "no such thread sleeps there");
+        let (Some(l), Some(a)) = (self.listeners.all.get(&queue), self.applications.get(&id)) else {
+            return gone();
+        };
+        let Some(target) = self.applications.get(&application).filter(|t| self.accepts(t.id, l)) else {
+            return gone();
+        };
+        let family = target.family();
+        let known = self.families.get(&family).and_then(|f| f.contexts.get(&context));
+        if !a.queues.contains(&queue) || known.is_none_or(|c| c.application != application) {
+            return gone();
+        }
+        let is_same_user = a.uid == target.uid;
+        self.wake(family, context);
+        if let Some(known) = l.wakers.get(&(application, context)) {
+            return Answer::Reply(Reply::Done, vec![known.clone()]);
+        }
+        let Ok((new, shell)) = new_bell(is_same_user) else {
+            return Answer::refused(Errno::MFILE, "the service is out of descriptors");
+        };
+        // Before any other process has it: an epoll set that adds it later then reports it at once.
+        write_eventfd(new.as_fd());
+        if let Some(l) = self.listeners.all.get_mut(&queue) {
+            l.wakers.insert((application, context), new.clone());
+        }
+        self.push(application, Some(context), Push::Waker { region: queue, context }, &[shell.as_fd()]);
+        Answer::Reply(Reply::Done, vec![new])
+    }
+
+    /// A listener has ended: the processes that have its queue forget it.
+    pub fn forget_queue(&mut self, id: u32) {
+        let told = self.applications.values_mut().filter_map(|a| a.queues.remove(&id).then_some(a.id));
+        let told: Vec<u32> = told.collect();
+        for application in told {
+            self.push(application, None, Push::Revoked { region: id }, &[]);
+        }
+    }
+
+    /// Processes that own regions of connections that wait in queues, though no process of their family lives.
+    pub fn owners_of_unaccepted(&self) -> Vec<u32> {
+        let is_dead =
+            |l: &&Listener| !self.applications.values().any(|a| a.descends_from(l.home.application));
+        let abandoned = self.listeners.all.values().filter(is_dead);
+        let queued = abandoned.flat_map(|l| {
+            let of_queue = l.grants.iter().filter(|(grant, _)| !l.queue().is_idle(*grant));
+            of_queue.map(|(_, incoming)| *incoming)
+        });
+        let owner = |(_, record): Incoming| {
+            self.regions
+                .get(&record.region)
+                .map(|r| r.owner)
+                .or_else(|| Some(self.pairs.get(&record.region)?.parties[Side::One.index()]))
+        };
+        queued.filter_map(owner).collect()
+    }
+}
