@@ -252,6 +252,13 @@ pub enum Request {
         /// `O_NONBLOCK` of the socket, as the program has set it.
         nonblocking: bool,
     },
+    /// The program has set or cleared `O_NONBLOCK` of a listening socket. Reply `Done`.
+    Nonblocking {
+        /// Id of the accept queue.
+        queue: u32,
+        /// True when it is set.
+        on: bool,
+    },
     /// This process accepts no more from a listening socket. Reply `Done`.
     Unlisten {
         /// Id of the accept queue.

@@ -58,6 +58,15 @@ impl Sleeper {
     }
 }
 
+/// The numbers of the set bits in word `word`.
+fn bits_of(word: usize, mut bits: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = (bits != 0).then_some(bits.trailing_zeros() as usize)?;
+        bits &= bits - 1;
+        Some(word * 64 + bit)
+    })
+}
+
 impl<'a> Accepting<'a> {
     /// The queue in these words.
     #[must_use]
@@ -74,6 +83,15 @@ impl<'a> Accepting<'a> {
         }
         self.set_bit(grant as usize);
         true
+    }
+
+    /// As [`push`](Self::push), for a grant that only the service uses and that is free: whatever a hostile process has written there is
+    /// overwritten.
+    pub fn put(self, grant: u32) {
+        let Some(state) = self.0.states.get(grant as usize) else { return };
+        let ticket = self.0.next.fetch_add(1, Relaxed) & VALUE;
+        state.store(QUEUED | ticket, Release);
+        self.set_bit(grant as usize);
     }
 
     /// Takes the oldest grant for `application`, which must call [`finish`](Self::finish) when its connection is set up.
@@ -164,56 +182,58 @@ impl<'a> Accepting<'a> {
     #[must_use]
     pub fn count(self) -> usize {
         let mut n = 0;
-        self.each_word(|_, bits| n += bits.count_ones() as usize);
+        self.each_queued(|_, _| n += 1);
         n
     }
 
-    /// The grants whose bit is set. Hostile.
-    pub fn each_waiting(self, mut f: impl FnMut(u32)) {
-        self.each_word(|word, mut bits| {
-            while bits != 0 {
-                f((word * 64) as u32 + bits.trailing_zeros());
-                bits &= bits - 1;
-            }
-        });
-    }
-
-    fn each_word(self, mut f: impl FnMut(usize, u64)) {
-        let mut top = self.0.top.load(SeqCst);
-        while top != 0 {
-            let first = top.trailing_zeros() as usize * WORDS_PER_GROUP;
-            top &= top - 1;
-            for (word, bits) in self.0.waiting.iter().enumerate().skip(first).take(WORDS_PER_GROUP) {
-                f(word, bits.load(SeqCst));
-            }
-        }
-    }
-
-    /// The grant that waits longest, with its state. Clears the bits that it finds without such a state.
+    /// The grant that waits longest, with its state.
     fn oldest(self) -> Option<(usize, u32)> {
         let mut found: Option<(usize, u32, u32)> = None;
-        let mut stale: Option<usize> = None;
         let next = self.0.next.load(Relaxed);
-        self.each_waiting(|grant| {
-            let grant = grant as usize;
-            let state = self.0.states[grant].load(Acquire);
-            if state & QUEUED == 0 {
-                // One that is claimed: its process clears the bit, or the service for it.
-                stale = stale.or((state & CLAIMED == 0).then_some(grant));
-                return;
-            }
+        self.each_queued(|grant, state| {
             let age = next.wrapping_sub(state) & VALUE;
             if found.is_none_or(|(_, _, oldest)| age > oldest) {
                 found = Some((grant, state, age));
             }
         });
-        if let Some(grant) = stale {
-            self.clear_bit(grant);
-            if self.0.states[grant].load(SeqCst) & QUEUED != 0 {
-                self.set_bit(grant);
+        found.map(|(grant, state, _)| (grant, state))
+    }
+
+    /// Calls `f` with each grant that waits and its state. Clears the bits of others, so that a hostile process that sets them costs one
+    /// such look only.
+    fn each_queued(self, mut f: impl FnMut(usize, u32)) {
+        let mut top = self.0.top.load(SeqCst);
+        while top != 0 {
+            let group = top.trailing_zeros() as usize;
+            top &= top - 1;
+            let mut is_empty = true;
+            for word in (group * WORDS_PER_GROUP..).take(WORDS_PER_GROUP) {
+                let (mut stale, bits) = (0, self.0.waiting[word].load(SeqCst));
+                for grant in bits_of(word, bits) {
+                    let state = self.0.states[grant].load(Acquire);
+                    if state & QUEUED != 0 {
+                        is_empty = false;
+                        f(grant, state);
+                    } else {
+                        stale |= 1u64 << (grant % 64);
+                    }
+                }
+                if stale != 0 {
+                    self.clear_stale(word, stale);
+                }
+            }
+            if is_empty {
+                self.settle_group(group);
             }
         }
-        found.map(|(grant, state, _)| (grant, state))
+    }
+
+    /// Clears bits for which no grant was found to wait, unless one waits by now.
+    #[cold]
+    fn clear_stale(self, word: usize, stale: u64) {
+        self.0.waiting[word].fetch_and(!stale, SeqCst);
+        let is_queued = |grant: &usize| self.0.states[*grant].load(SeqCst) & QUEUED != 0;
+        bits_of(word, stale).filter(is_queued).for_each(|grant| self.set_bit(grant));
     }
 
     fn set_bit(self, grant: usize) {
@@ -227,10 +247,16 @@ impl<'a> Accepting<'a> {
     }
 
     fn clear_bit(self, grant: usize) {
-        let (word, bit) = (grant / 64, 1u64 << (grant % 64));
-        self.0.waiting[word].fetch_and(!bit, SeqCst);
-        let group = word / WORDS_PER_GROUP;
+        self.0.waiting[grant / 64].fetch_and(!(1 << (grant % 64)), SeqCst);
+        self.settle_group(grant / 64 / WORDS_PER_GROUP);
+    }
+
+    /// Clears the bit of a group without a grant that waits.
+    fn settle_group(self, group: usize) {
         let words = &self.0.waiting[group * WORDS_PER_GROUP..][..WORDS_PER_GROUP];
+        if self.0.top.load(SeqCst) & 1 << group == 0 {
+            return;
+        }
         let is_empty = || words.iter().all(|word| word.load(SeqCst) == 0);
         if is_empty() {
             self.0.top.fetch_and(!(1 << group), SeqCst);
@@ -324,11 +350,11 @@ impl<'a> Accepting<'a> {
         }
     }
 
-    /// The service has found that `application` has died: forgets its sleepers.
-    pub fn forget_sleepers(self, application: u32) {
+    /// Forgets the sleepers for which `is_gone` says true of their application id.
+    pub fn forget_sleepers(self, is_gone: impl Fn(u32) -> bool) {
         for (place, word) in self.0.sleepers.iter().enumerate() {
             let seen = word.load(Acquire);
-            if seen != 0 && Sleeper::of(seen).application == application & VALUE {
+            if seen != 0 && is_gone(Sleeper::of(seen).application) {
                 self.awake(place);
                 let _ = word.compare_exchange(seen, 0, AcqRel, Relaxed);
             }

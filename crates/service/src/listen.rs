@@ -13,12 +13,15 @@ use crate::memory::slots::Slots;
 use crate::registry::{Answer, Registry};
 use control::{KernelReason, Reply, Unlisten};
 use rustix::io::Errno;
-use shm::queue_flags::{AWAITED, NONBLOCK, WANT_ROOM};
+use shm::queue_flags::{AWAITED, WANT_ROOM};
 use shm::{AcceptQueue, GRANTS, SLEEPERS};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
 
+/// Shortest time between two calls of all processes that may accept from a listener.
+const ROUSE_PAUSE: Duration = Duration::from_millis(10);
 /// Most processes named in `Reply::Look`: as many as a family can have.
 const LOOKED_AT: usize = 63;
 
@@ -48,8 +51,7 @@ impl Registry {
         let Ok((memory, fds)) = AcceptQueue::create() else {
             return Answer::kernel(KernelReason::NoSharedMemory);
         };
-        let flags = if nonblocking { NONBLOCK } else { 0 };
-        memory.words().flags.store(flags, Ordering::Relaxed);
+        memory.set_nonblocking(nonblocking);
         let listener = Listener {
             cookie: shown.cookie,
             local: shown.local,
@@ -70,6 +72,7 @@ impl Registry {
             single: VecDeque::new(),
             waiting: VecDeque::new(),
             wakers: HashMap::new(),
+            roused: self.now,
         };
         self.clear_place(&listener);
         // Within one namespace the kernel has checked for conflicts.
@@ -295,11 +298,38 @@ impl Registry {
         if let Some(listener) = self.listeners.all.get_mut(&id) {
             listener.waiting = waiting;
         }
-        if let Some(listener) = self.listeners.all.get(&id) {
-            admitted.iter().for_each(|_| self.wake_sleepers(listener));
-        }
+        self.wake_for(id, admitted.len());
         admitted.into_iter().for_each(|origin| self.establish(origin, 0));
         self.tcp_room(id);
+    }
+
+    /// Wakes the sleepers for `count` more connections. Where none sleeps they may all be busy; or a hostile process has cleared their marks,
+    /// so now and then all that may accept are woken.
+    fn wake_for(&mut self, id: u32, count: usize) {
+        let Some(listener) = self.listeners.all.get(&id).filter(|_| count > 0) else { return };
+        if listener.queue().has_sleepers() {
+            (0..count).for_each(|_| self.wake_sleepers(listener));
+            return;
+        }
+        if self.now.saturating_duration_since(listener.roused) < ROUSE_PAUSE {
+            return;
+        }
+        listener.queue().forget_sleepers(|application| !self.accepts(application, listener));
+        for a in self.acceptors(listener) {
+            let contexts = self.families.get(&a.family()).into_iter().flat_map(|f| &f.contexts);
+            let its = contexts.filter(|(_, c)| c.application == a.id).map(|(context, _)| *context);
+            its.for_each(|context| self.wake(a.family(), context));
+        }
+        let now = self.now;
+        self.listeners.all.get_mut(&id).into_iter().for_each(|listener| listener.roused = now);
+    }
+
+    /// Answers `Request::Nonblocking`.
+    pub fn set_nonblocking(&mut self, id: u32, queue: u32, on: bool) -> Answer {
+        if let Some(listener) = self.listeners.all.get(&queue).filter(|l| self.accepts(id, l)) {
+            listener.memory.set_nonblocking(on);
+        }
+        Answer::plain(Reply::Done)
     }
 
     /// True when a queue has room for one more connection. If not, the next process that accepts tells the service.
@@ -324,14 +354,10 @@ impl Registry {
     /// Puts a connection into a queue. False: the queue has no number left for it.
     fn put(&mut self, id: u32, incoming: Incoming) -> bool {
         let Some(listener) = self.listeners.all.get_mut(&id) else { return false };
-        // A hostile holder may have marked a free number: that number is lost.
-        while let Ok(grant) = listener.grants.take(incoming) {
-            listener.memory.write(grant, incoming.1.to_words());
-            if listener.queue().push(grant) {
-                listener.single.push_back(grant);
-                return true;
-            }
-        }
-        false
+        let Ok(grant) = listener.grants.take(incoming) else { return false };
+        listener.memory.write(grant, incoming.1.to_words());
+        listener.queue().put(grant);
+        listener.single.push_back(grant);
+        true
     }
 }

@@ -24,12 +24,10 @@ pub const RECORD_WORDS: usize = 6;
 
 /// Bits of [`QueueWords::flags`].
 pub mod queue_flags {
-    /// The program has set `O_NONBLOCK` on the listening socket.
-    pub const NONBLOCK: u32 = 1;
     /// Some process waits for the listening socket, has waited, or is sure to, by a call that the library sees.
-    pub const AWAITED: u32 = 1 << 1;
+    pub const AWAITED: u32 = 1;
     /// Connections wait for room in the queue: the process that accepts one tells the service.
-    pub const WANT_ROOM: u32 = 1 << 2;
+    pub const WANT_ROOM: u32 = 1 << 1;
 }
 
 /// Bits of a word of [`QueueWords::states`]; 0: the grant does not wait to be accepted.
@@ -100,7 +98,7 @@ pub struct GrantRecord {
 ///
 /// ```text
 ///   0    epoch u32    0: the socket no longer listens; changes when direct connectors must ask the service again
-///   4    backlog u32
+///   4    backlog u32 | 8 nonblocking u32
 ///   64   GrantRecord x 65536
 /// ```
 #[repr(C, align(64))]
@@ -110,7 +108,9 @@ pub struct GrantTable {
     pub epoch: AtomicU32,
     /// The backlog, as given to `listen`.
     pub backlog: AtomicU32,
-    pad: [AtomicU32; 14],
+    /// 1: the program has set `O_NONBLOCK` on the listening socket.
+    pub nonblocking: AtomicU32,
+    pad: [AtomicU32; 13],
     grants: [GrantRecord; GRANTS],
 }
 
@@ -242,6 +242,19 @@ mod mapped {
         #[inline]
         pub fn backlog(&self) -> u32 {
             self.table().backlog.load(Ordering::Relaxed)
+        }
+
+        /// True when the program has set `O_NONBLOCK` on the listening socket. All its holders share the setting, as on Linux.
+        #[must_use]
+        #[inline]
+        pub fn is_nonblocking(&self) -> bool {
+            self.table().nonblocking.load(Ordering::Relaxed) != 0
+        }
+
+        /// Sets what [`is_nonblocking`](Self::is_nonblocking) says; only the service may.
+        pub fn set_nonblocking(&self, on: bool) {
+            assert!(self.is_writer, "the service writes the grants");
+            self.table().nonblocking.store(u32::from(on), Ordering::Relaxed);
         }
 
         /// Sets what [`epoch`](Self::epoch) and [`backlog`](Self::backlog) say; only the service may.

@@ -202,6 +202,18 @@ impl Registry {
         Some(Grant { grant, slot, port: peer.port() })
     }
 
+    /// A lent slot is being accepted for the last time: its grant stands for this connection only, and is free when the process that
+    /// accepts says so.
+    pub fn detach_grant(&mut self, origin: Origin) {
+        let Origin::Pair(region, slot) = origin else { return };
+        let connection = self.pairs.get_mut(&region).and_then(|pair| pair.slots.get_mut(slot));
+        if let Some((queue, grant)) = connection.and_then(|connection| connection.grant.take())
+            && let Some(listener) = self.listeners.all.get_mut(&queue)
+        {
+            listener.single.push_back(grant);
+        }
+    }
+
     /// A slot is no longer lent: its grant is free.
     pub fn end_grant(&mut self, grant: Option<(u32, u32)>) {
         if let Some((queue, grant)) = grant

@@ -1,6 +1,6 @@
 //! The processes that hold a listening socket: who may accept, their deaths, and connections that go to a process of another family.
 
-use crate::listen::table::{Home, Incoming, Listener, Origin};
+use crate::listen::table::{Home, Listener, Origin};
 use crate::memory::region::Stage;
 use crate::registry::application::Application;
 use crate::registry::registration::new_bell;
@@ -46,7 +46,7 @@ impl Registry {
         let Some(l) = self.listeners.all.get_mut(&queue) else { return };
         l.left.insert(id);
         let is_counted = l.holders.contains(&id);
-        l.queue().forget_sleepers(id);
+        l.queue().forget_sleepers(|application| application == id);
         if let Some(a) = self.applications.get_mut(&id).filter(|_| is_counted) {
             a.sockets = a.sockets.saturating_sub(1);
         }
@@ -137,7 +137,7 @@ impl Registry {
             self.listeners.all.iter().filter(|(_, l)| concerned(l)).map(|(id, _)| *id).collect();
         for id in queues {
             let Some(l) = self.listeners.all.get(&id) else { continue };
-            l.queue().forget_sleepers(dead.id);
+            l.queue().forget_sleepers(|application| application == dead.id);
             for (grant, (origin, _)) in l.grants.iter() {
                 l.queue().repair(grant, dead.id, || self.is_unaccepted(*origin));
             }
@@ -191,9 +191,9 @@ impl Registry {
         if !self.acceptors_half(origin).is_some_and(is_first) {
             return refused("another process has that connection");
         }
-        l.queue().finish(grant);
         let AcceptRecord { region, slot, side, local, peer } = record;
         let left = Left { region, slot, side, home: 0, sock: 0 };
+        self.detach_grant(origin);
         self.keep_slot(&left);
         self.set_stage(origin, Stage::Accepted);
         let held = self.hold_unused(left, [local, peer]);
@@ -252,20 +252,17 @@ impl Registry {
         }
     }
 
-    /// Processes that own regions of connections that wait in queues, though no process of their family lives.
+    /// Processes that own regions of connections that wait in queues, or are being accepted: perhaps no process of their family lives.
     pub fn owners_of_unaccepted(&self) -> Vec<u32> {
-        let is_dead =
-            |l: &&Listener| !self.applications.values().any(|a| a.descends_from(l.home.application));
-        let abandoned = self.listeners.all.values().filter(is_dead);
-        let queued = abandoned.flat_map(|l| {
+        let queued = self.listeners.all.values().flat_map(|l| {
             let of_queue = l.grants.iter().filter(|(grant, _)| !l.queue().is_idle(*grant));
-            of_queue.map(|(_, incoming)| *incoming)
+            of_queue
+                .map(|(_, (_, record))| record.region)
+                .chain(l.waiting.iter().map(|(_, record)| record.region))
         });
-        let owner = |(_, record): Incoming| {
-            self.regions
-                .get(&record.region)
-                .map(|r| r.owner)
-                .or_else(|| Some(self.pairs.get(&record.region)?.parties[Side::One.index()]))
+        let owner = |region: u32| {
+            let of_pair = || Some(self.pairs.get(&region)?.parties[Side::One.index()]);
+            self.regions.get(&region).map(|r| r.owner).or_else(of_pair)
         };
         queued.filter_map(owner).collect()
     }

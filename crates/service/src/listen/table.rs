@@ -76,6 +76,8 @@ pub struct Listener {
     pub waiting: VecDeque<Incoming>,
     /// Eventfds by which direct connectors wake sleepers, by application and context.
     pub wakers: HashMap<(u32, u32), Arc<OwnedFd>>,
+    /// When all processes that may accept were last woken.
+    pub roused: Instant,
 }
 
 /// All listening sockets, by the ids of their accept queues.
@@ -263,6 +265,7 @@ mod tests {
             single: VecDeque::new(),
             waiting: VecDeque::new(),
             wakers: HashMap::new(),
+            roused: Instant::now(),
         }
     }
 

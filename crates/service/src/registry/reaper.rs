@@ -103,7 +103,7 @@ impl Registry {
         if let Some(family) = self.families.get_mut(&family_id) {
             family.holders &= !(1 << a.holder);
         }
-        let unknown = self.release_holders(family_id, 1 << a.holder, offender);
+        let unknown = self.release_holders(family_id, 1 << a.holder, offender) | self.promised(&a);
         self.wake_for_dead(&a);
         self.repair_queues(&a);
         // Only after the bit is out of every block: a parent gives it to its next child at once.
@@ -120,12 +120,23 @@ impl Registry {
         self.announce_left();
     }
 
+    /// Holder bits that processes of the family have taken for children before they forked, and that no live process has. Hostile.
+    fn promised(&self, dead: &Application) -> u64 {
+        let taken = self
+            .oldest_region(dead)
+            .map_or(0, |r| r.memory.region().header().holders_taken.load(Ordering::Acquire));
+        let alive = self.families.get(&dead.family()).map_or(0, |f| f.holders);
+        taken & !(alive | TRUST | 1 << dead.holder)
+    }
+
     /// Ends everything that no live process holds. Returns when to look again.
     pub fn reap(&mut self, offender: bool) -> Option<Instant> {
         let now = self.now;
         let (mut next, mut over, mut expired) = (self.settle_trusts(), Vec::new(), Vec::new());
+        let unaccepted = self.owners_of_unaccepted();
         for (id, family) in &mut self.families {
-            let mut waits = self.trusts.has_family(*id);
+            let mut waits = self.trusts.has_family(*id)
+                || unaccepted.iter().any(|owner| family.members.contains_key(owner));
             for member in family.members.values_mut() {
                 match member.ghost {
                     // All unknown holders have said hello.

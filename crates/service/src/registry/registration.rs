@@ -194,6 +194,7 @@ impl Registry {
             Request::Waker { region, context } => self.waker(id, region, context),
             Request::Populated { region, bytes } => self.populated(id, region, bytes),
             Request::Listen { backlog, nonblocking } => self.listen(id, backlog, nonblocking, shown),
+            Request::Nonblocking { queue, on } => self.set_nonblocking(id, queue, on),
             Request::Unlisten { queue, because } => self.unlisten(id, queue, because),
             Request::Accepted { queue } => self.accepted_one(id, queue),
             Request::Take { queue, grant } => self.take(id, queue, grant),

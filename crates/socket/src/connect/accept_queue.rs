@@ -4,14 +4,14 @@ use crate::fd::reserved::Internal;
 use crate::process::fork;
 use crate::process::fork_locks::Held;
 use crate::session::log::{Level, log};
-use crate::session::{Client, lock};
+use crate::session::{self, Client, lock};
 use crate::sys::small_vec::Few;
 use control::{AcceptRecord, Reply, Request};
 use endpoint::host::Waker;
 use queue::accept::{Accepting, Sleeper};
 use rustix::fd::{AsFd, OwnedFd};
 use shm::AcceptQueue;
-use shm::queue_flags::{AWAITED, NONBLOCK, WANT_ROOM};
+use shm::queue_flags::{AWAITED, WANT_ROOM};
 use std::collections::HashMap;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex};
@@ -70,26 +70,20 @@ impl Queue {
         self.memory.words().flags.load(Ordering::Relaxed) & flag != 0
     }
 
-    fn mark(&self, flag: u32, on: bool) {
-        let flags = &self.memory.words().flags;
-        if self.has(flag) != on {
-            let _ = if on {
-                flags.fetch_or(flag, Ordering::AcqRel)
-            } else {
-                flags.fetch_and(!flag, Ordering::AcqRel)
-            };
-        }
-    }
-
     /// True when the program has set `O_NONBLOCK`. All holders of the socket share the setting, as on Linux.
     #[inline]
     pub fn is_nonblocking(&self) -> bool {
-        self.has(NONBLOCK)
+        self.memory.is_nonblocking()
     }
 
-    /// Sets what [`Self::is_nonblocking`] says.
+    /// Sets what [`Self::is_nonblocking`] says, by the service.
     pub fn set_nonblocking(&self, on: bool) {
-        self.mark(NONBLOCK, on);
+        if self.is_nonblocking() != on
+            && let Some(client) = session::present()
+        {
+            // An error: the service is gone, and so is the queue.
+            let _ = client.ask(Request::Nonblocking { queue: self.id, on });
+        }
     }
 
     /// True when some process waits for the socket, or has waited, by a call that the library sees.
@@ -99,7 +93,9 @@ impl Queue {
 
     /// Makes [`Self::is_awaited`] true.
     pub fn note_awaited(&self) {
-        self.mark(AWAITED, true);
+        if !self.has(AWAITED) {
+            self.memory.words().flags.fetch_or(AWAITED, Ordering::AcqRel);
+        }
     }
 
     /// True after a connection was taken when the service wants to hear that there is room.
