@@ -12,7 +12,8 @@
 //!                                            sets the connection up
 //!                                            state := 0
 //! ```
-//! The bits only help to find the states; a bit without a QUEUED state is cleared by the process that finds it.
+//! The bits only help to find the states. A process clears a bit only while it has the grant CLAIMED, so no bit of a grant that waits is
+//! ever cleared; a bit that has been left without a grant is cleared by the next process that accepts.
 
 use crate::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::doorbell::barrier_after_rmw;
@@ -25,6 +26,8 @@ use shm::{GRANTS, QueueWords, SLEEPERS, WORDS_PER_GROUP};
 /// Most attempts to claim a grant in one call. Each failed attempt means that another process has claimed one, or that a hostile process
 /// writes there.
 const ATTEMPTS: usize = 64;
+/// The application id of the service, and of a process that takes a grant out of a queue that is over.
+const WITHDRAWER: u32 = 0;
 /// Distance in tickets before the newest at which a grant comes back that a killed process had claimed: it is older than any other.
 const OLDEST: u32 = VALUE / 2;
 
@@ -73,15 +76,23 @@ impl<'a> Accepting<'a> {
             return false;
         }
         self.set_bit(grant as usize);
+        self.0.arrivals.fetch_add(1, Release);
         true
     }
 
     /// Takes the oldest grant for `application`, which must call [`finish`](Self::finish) when its connection is set up.
     #[must_use]
     pub fn claim(self, application: u32) -> Option<u32> {
+        let claimed = CLAIMED | application & VALUE;
         for _ in 0..ATTEMPTS {
-            let (grant, state) = self.oldest()?;
-            let claimed = CLAIMED | application & VALUE;
+            let (found, stale) = self.oldest();
+            if let Some(grant) = stale
+                && self.0.states[grant].compare_exchange(0, claimed, AcqRel, Relaxed).is_ok()
+            {
+                self.clear_bit(grant);
+                self.finish(grant as u32);
+            }
+            let (grant, state) = found?;
             if self.0.states[grant].compare_exchange(state, claimed, AcqRel, Relaxed).is_ok() {
                 self.clear_bit(grant);
                 return Some(grant as u32);
@@ -101,9 +112,11 @@ impl<'a> Accepting<'a> {
     pub fn withdraw(self, grant: u32) -> bool {
         let Some(state) = self.0.states.get(grant as usize) else { return false };
         let seen = state.load(Acquire);
-        let is_taken = seen & QUEUED != 0 && state.compare_exchange(seen, 0, AcqRel, Relaxed).is_ok();
+        let claimed = CLAIMED | WITHDRAWER;
+        let is_taken = seen & QUEUED != 0 && state.compare_exchange(seen, claimed, AcqRel, Relaxed).is_ok();
         if is_taken {
             self.clear_bit(grant as usize);
+            self.finish(grant);
         }
         is_taken
     }
@@ -133,31 +146,48 @@ impl<'a> Accepting<'a> {
         if seen != CLAIMED | application & VALUE {
             return false;
         }
-        let waits = is_unaccepted();
-        let ticket = self.0.next.load(Relaxed).wrapping_sub(OLDEST) & VALUE;
-        let new = if waits { QUEUED | ticket } else { 0 };
-        if state.compare_exchange(seen, new, AcqRel, Relaxed).is_err() {
+        if !is_unaccepted() {
+            self.clear_bit(grant as usize);
+            let _ = state.compare_exchange(seen, 0, AcqRel, Relaxed);
             return false;
         }
-        self.clear_bit(grant as usize);
-        if waits {
-            self.set_bit(grant as usize);
+        let ticket = self.0.next.load(Relaxed).wrapping_sub(OLDEST) & VALUE;
+        if state.compare_exchange(seen, QUEUED | ticket, AcqRel, Relaxed).is_err() {
+            return false;
         }
-        waits
+        self.set_bit(grant as usize);
+        self.0.arrivals.fetch_add(1, Release);
+        true
     }
 
-    /// Number of connections that came so far, modulo 2^32. Hostile.
+    /// Number of connections that came so far, modulo 2^32. A connection that is counted is found in the queue, or was. Hostile.
     #[must_use]
     #[inline]
     pub fn arrivals(self) -> u32 {
-        self.0.next.load(Acquire)
+        self.0.arrivals.load(Acquire)
     }
 
     /// True when some grant waits.
     #[must_use]
     #[inline]
     pub fn has_any(self) -> bool {
-        self.0.top.load(SeqCst) != 0 && self.oldest().is_some()
+        self.0.top.load(SeqCst) != 0 && self.oldest().0.is_some()
+    }
+
+    /// As [`has_any`](Self::has_any), for a thread that is about to sleep. It reads all bits: a process that has emptied a group clears the
+    /// group's bit in `top`, and sees only after that whether another grant has come meanwhile.
+    fn has_any_for_sure(self) -> bool {
+        for (word, bits) in self.0.waiting.iter().enumerate() {
+            let mut bits = bits.load(SeqCst);
+            while bits != 0 {
+                if self.0.states[word * 64 + bits.trailing_zeros() as usize].load(Acquire) & QUEUED != 0 {
+                    self.0.top.fetch_or(1 << (word / WORDS_PER_GROUP), SeqCst);
+                    return true;
+                }
+                bits &= bits - 1;
+            }
+        }
+        false
     }
 
     /// Number of grants that wait. Hostile.
@@ -189,11 +219,12 @@ impl<'a> Accepting<'a> {
         }
     }
 
-    /// The grant that waits longest, with its state. Clears the bits that it finds without such a state.
-    fn oldest(self) -> Option<(usize, u32)> {
+    /// The grant that waits longest, with its state; and a grant whose bit is set though it does not wait and no process accepts it.
+    fn oldest(self) -> (Option<(usize, u32)>, Option<usize>) {
         let mut found: Option<(usize, u32, u32)> = None;
         let mut stale: Option<usize> = None;
-        let next = self.0.next.load(Relaxed);
+        // Grants that come from now on have later tickets, and are not to count as very old ones.
+        let next = self.0.next.load(Relaxed).wrapping_add(GRANTS as u32);
         self.each_waiting(|grant| {
             let grant = grant as usize;
             let state = self.0.states[grant].load(Acquire);
@@ -207,13 +238,7 @@ impl<'a> Accepting<'a> {
                 found = Some((grant, state, age));
             }
         });
-        if let Some(grant) = stale {
-            self.clear_bit(grant);
-            if self.0.states[grant].load(SeqCst) & QUEUED != 0 {
-                self.set_bit(grant);
-            }
-        }
-        found.map(|(grant, state, _)| (grant, state))
+        (found.map(|(grant, state, _)| (grant, state)), stale)
     }
 
     fn set_bit(self, grant: usize) {
@@ -264,7 +289,7 @@ impl<'a> Accepting<'a> {
     #[must_use]
     pub fn prepare_sleep(self, place: usize) -> bool {
         self.announce_sleep(place);
-        if !self.has_any() {
+        if !self.has_any_for_sure() {
             return true;
         }
         self.awake(place);
