@@ -261,16 +261,23 @@ impl Registry {
 
     /// A connection in a lent slot was left with the service: the slot is no longer lent.
     pub fn keep_slot(&mut self, left: &Left) {
-        let Some(pair) = self.pairs.get_mut(&left.region) else { return };
+        let Self { pairs, listeners, .. } = self;
+        let Some(pair) = pairs.get_mut(&left.region) else { return };
         let lent = pair.slots.get_mut(left.slot).filter(|c| c.stage == Stage::Lent);
-        if let Some(connection) = lent {
-            connection.stage = Stage::Accepted;
-            pair.lent -= 1;
-            if let Some(lines) = pair.region.slot(left.slot) {
-                lines.half[1].flags.fetch_and(!LENT, SeqCst);
+        let Some(connection) = lent else { return };
+        let grant = connection.grant.take();
+        // The connector may leave it before it is accepted: then its grant is for this connection only.
+        let waiting = grant.filter(|grant| Self::is_waiting(listeners, *grant));
+        connection.stage = if waiting.is_some() { Stage::Queued } else { Stage::Accepted };
+        pair.lent -= 1;
+        if let Some(lines) = pair.region.slot(left.slot) {
+            lines.half[1].flags.fetch_and(!LENT, SeqCst);
+        }
+        match waiting {
+            Some((queue, grant)) => {
+                listeners.all.get_mut(&queue).into_iter().for_each(|l| l.single.push_back(grant));
             }
-            let grant = connection.grant.take();
-            self.end_grant(grant);
+            None => self.end_grant(grant),
         }
     }
 
