@@ -12,7 +12,8 @@
 //!                                            sets the connection up
 //!                                            state := 0
 //! ```
-//! The bits only help to find the states; a bit without a QUEUED state is cleared by the process that finds it.
+//! The bits only help to find the states. A process clears a bit only while it has the grant CLAIMED, so no bit of a grant that waits is
+//! ever cleared; a bit that has been left without a grant is cleared by the next process that looks.
 
 use crate::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::doorbell::barrier_after_rmw;
@@ -25,6 +26,8 @@ use shm::{GRANTS, QueueWords, SLEEPERS, WORDS_PER_GROUP};
 /// Most attempts to claim a grant in one call. Each failed attempt means that another process has claimed one, or that a hostile process
 /// writes there.
 const ATTEMPTS: usize = 64;
+/// The application id of the service, and of a process that only clears a bit.
+const CLEARER: u32 = 0;
 /// Distance in tickets before the newest at which a grant comes back that a killed process had claimed: it is older than any other.
 const OLDEST: u32 = VALUE / 2;
 
@@ -82,6 +85,7 @@ impl<'a> Accepting<'a> {
             return false;
         }
         self.set_bit(grant as usize);
+        self.0.arrivals.fetch_add(1, Release);
         true
     }
 
@@ -92,6 +96,7 @@ impl<'a> Accepting<'a> {
         let ticket = self.0.next.fetch_add(1, Relaxed) & VALUE;
         state.store(QUEUED | ticket, Release);
         self.set_bit(grant as usize);
+        self.0.arrivals.fetch_add(1, Release);
     }
 
     /// Takes the oldest grant for `application`, which must call [`finish`](Self::finish) when its connection is set up.
@@ -108,10 +113,10 @@ impl<'a> Accepting<'a> {
         None
     }
 
-    /// The connection of a claimed grant is set up, or it cannot be: the grant may be used again.
-    pub fn finish(self, grant: u32) {
+    /// The connection of a grant that `application` has claimed is set up, or it cannot be: the grant may be used again.
+    pub fn finish(self, grant: u32, application: u32) {
         if let Some(state) = self.0.states.get(grant as usize) {
-            state.store(0, Release);
+            let _ = state.compare_exchange(CLAIMED | application & VALUE, 0, AcqRel, Relaxed);
         }
     }
 
@@ -119,9 +124,11 @@ impl<'a> Accepting<'a> {
     pub fn withdraw(self, grant: u32) -> bool {
         let Some(state) = self.0.states.get(grant as usize) else { return false };
         let seen = state.load(Acquire);
-        let is_taken = seen & QUEUED != 0 && state.compare_exchange(seen, 0, AcqRel, Relaxed).is_ok();
+        let claimed = CLAIMED | CLEARER;
+        let is_taken = seen & QUEUED != 0 && state.compare_exchange(seen, claimed, AcqRel, Relaxed).is_ok();
         if is_taken {
             self.clear_bit(grant as usize);
+            self.finish(grant, CLEARER);
         }
         is_taken
     }
@@ -148,27 +155,28 @@ impl<'a> Accepting<'a> {
             self.set_bit(grant as usize);
             return true;
         }
-        if seen != CLAIMED | application & VALUE {
+        if seen != CLAIMED | application & VALUE && seen != CLAIMED | CLEARER {
             return false;
         }
-        let waits = is_unaccepted();
+        if !is_unaccepted() {
+            self.clear_bit(grant as usize);
+            let _ = state.compare_exchange(seen, 0, AcqRel, Relaxed);
+            return false;
+        }
         let ticket = self.0.next.load(Relaxed).wrapping_sub(OLDEST) & VALUE;
-        let new = if waits { QUEUED | ticket } else { 0 };
-        if state.compare_exchange(seen, new, AcqRel, Relaxed).is_err() {
+        if state.compare_exchange(seen, QUEUED | ticket, AcqRel, Relaxed).is_err() {
             return false;
         }
-        self.clear_bit(grant as usize);
-        if waits {
-            self.set_bit(grant as usize);
-        }
-        waits
+        self.set_bit(grant as usize);
+        self.0.arrivals.fetch_add(1, Release);
+        true
     }
 
-    /// Number of connections that came so far, modulo 2^32. Hostile.
+    /// Number of connections that came so far, modulo 2^32. A connection that is counted is found in the queue, or was. Hostile.
     #[must_use]
     #[inline]
     pub fn arrivals(self) -> u32 {
-        self.0.next.load(Acquire)
+        self.0.arrivals.load(Acquire)
     }
 
     /// True when some grant waits.
@@ -176,6 +184,22 @@ impl<'a> Accepting<'a> {
     #[inline]
     pub fn has_any(self) -> bool {
         self.0.top.load(SeqCst) != 0 && self.oldest().is_some()
+    }
+
+    /// As [`has_any`](Self::has_any), for a thread that is about to sleep. It reads all bits: a process that has emptied a group clears the
+    /// group's bit in `top`, and sees only after that whether another grant has come meanwhile.
+    fn has_any_for_sure(self) -> bool {
+        if self.has_any() {
+            return true;
+        }
+        let is_queued = |grant: usize| self.0.states[grant].load(Acquire) & QUEUED != 0;
+        self.0.waiting.iter().enumerate().any(|(word, bits)| {
+            let found = bits_of(word, bits.load(SeqCst)).any(is_queued);
+            if found {
+                self.0.top.fetch_or(1 << (word / WORDS_PER_GROUP), SeqCst);
+            }
+            found
+        })
     }
 
     /// Number of grants that wait. Hostile.
@@ -189,7 +213,8 @@ impl<'a> Accepting<'a> {
     /// The grant that waits longest, with its state.
     fn oldest(self) -> Option<(usize, u32)> {
         let mut found: Option<(usize, u32, u32)> = None;
-        let next = self.0.next.load(Relaxed);
+        // Grants that come from now on have later tickets, and are not to count as very old ones.
+        let next = self.0.next.load(Relaxed).wrapping_add(GRANTS as u32);
         self.each_queued(|grant, state| {
             let age = next.wrapping_sub(state) & VALUE;
             if found.is_none_or(|(_, _, oldest)| age > oldest) {
@@ -214,7 +239,7 @@ impl<'a> Accepting<'a> {
                     if state & QUEUED != 0 {
                         is_empty = false;
                         f(grant, state);
-                    } else {
+                    } else if state == 0 {
                         stale |= 1u64 << (grant % 64);
                     }
                 }
@@ -228,12 +253,15 @@ impl<'a> Accepting<'a> {
         }
     }
 
-    /// Clears bits for which no grant was found to wait, unless one waits by now.
+    /// Clears bits that were left without a grant.
     #[cold]
     fn clear_stale(self, word: usize, stale: u64) {
-        self.0.waiting[word].fetch_and(!stale, SeqCst);
-        let is_queued = |grant: &usize| self.0.states[*grant].load(SeqCst) & QUEUED != 0;
-        bits_of(word, stale).filter(is_queued).for_each(|grant| self.set_bit(grant));
+        for grant in bits_of(word, stale) {
+            if self.0.states[grant].compare_exchange(0, CLAIMED | CLEARER, AcqRel, Relaxed).is_ok() {
+                self.clear_bit(grant);
+                self.finish(grant as u32, CLEARER);
+            }
+        }
     }
 
     fn set_bit(self, grant: usize) {
@@ -290,7 +318,7 @@ impl<'a> Accepting<'a> {
     #[must_use]
     pub fn prepare_sleep(self, place: usize) -> bool {
         self.announce_sleep(place);
-        if !self.has_any() {
+        if !self.has_any_for_sure() {
             return true;
         }
         self.awake(place);

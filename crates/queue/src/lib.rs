@@ -29,4 +29,8 @@ pub(crate) use core::sync::atomic::{Ordering, fence};
 pub(crate) use loom::sync::atomic::{Ordering, fence};
 
 #[cfg(all(test, loom))]
+mod accept_models;
+#[cfg(all(test, not(loom)))]
+mod accept_tests;
+#[cfg(all(test, loom))]
 mod models;

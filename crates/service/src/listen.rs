@@ -5,10 +5,10 @@ pub(crate) mod defer_accept;
 pub(crate) mod direct;
 pub(crate) mod holders;
 pub(crate) mod table;
+pub(crate) mod unaccepted;
 
 use crate::listen::table::{Home, Incoming, Listener};
 use crate::local::shown::Shown;
-use crate::memory::region::Stage;
 use crate::memory::slots::Slots;
 use crate::registry::{Answer, Registry};
 use control::{KernelReason, Reply, Unlisten};
@@ -206,9 +206,7 @@ impl Registry {
         listener.memory.set(0, listener.backlog);
         // Pairs with the fence of a direct connector: it sees that the listener has ended, or this thread sees its grant.
         fence(Ordering::SeqCst);
-        let queue = listener.queue();
-        let unaccepted = listener.grants.iter().filter(|(grant, _)| queue.withdraw(*grant));
-        let unaccepted: Vec<Incoming> = unaccepted.map(|(_, incoming)| *incoming).collect();
+        let unaccepted = self.withdraw_unaccepted(&listener);
         let waiting = std::mem::take(&mut listener.waiting);
         unaccepted.into_iter().chain(waiting).for_each(|incoming| self.reset_unaccepted(incoming));
         // All of them, also those that take turns.
@@ -282,7 +280,7 @@ impl Registry {
         let Some(listener) = self.listeners.all.get_mut(&id) else { return };
         let accepted = listener.take_accepted();
         let waiting = std::mem::take(&mut listener.waiting);
-        accepted.into_iter().for_each(|origin| self.set_stage(origin, Stage::Accepted));
+        accepted.iter().for_each(|incoming| self.note_accepted(incoming));
         let (gone, mut waiting): (VecDeque<_>, VecDeque<Incoming>) =
             waiting.into_iter().partition(|(origin, _)| self.is_given_up(*origin));
         gone.into_iter().for_each(|incoming| self.reset_unaccepted(incoming));

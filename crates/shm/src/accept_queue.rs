@@ -16,7 +16,11 @@ use crate::layout::WORDS_MAX;
 /// Most grants of one accept queue.
 pub const GRANTS: usize = WORDS_MAX * 64;
 /// Most threads and epoll sets that sleep at one accept queue.
+#[cfg(not(loom))]
 pub const SLEEPERS: usize = 256;
+/// For loom models: few sleepers, so that all interleavings can be checked.
+#[cfg(loom)]
+pub const SLEEPERS: usize = 64;
 /// Number of words of `waiting` covered by one bit of `top`.
 pub const WORDS_PER_GROUP: usize = WORDS_MAX.div_ceil(64);
 /// Words of a grant's record.
@@ -53,7 +57,7 @@ pub mod sleeper {
 /// What waits to be accepted, and what sleeps. Any process that has the file may write anything here.
 ///
 /// ```text
-///   0    next u32 | turn u32 | flags u32 | - u32
+///   0    next u32 | turn u32 | flags u32 | arrivals u32
 ///   64   asleep u64 x 4             a bit for each word of `sleepers`
 ///   128  top u64                    bit g: group g of `waiting` has a set bit
 ///   192  waiting u64 x 1024         a bit for each grant that is QUEUED
@@ -69,7 +73,9 @@ pub struct QueueWords {
     pub turn: AtomicU32,
     /// Bits of [`queue_flags`].
     pub flags: AtomicU32,
-    pad: [AtomicU32; 13],
+    /// Number of connections that were put in so far; counted after `waiting` has the bit.
+    pub arrivals: AtomicU32,
+    pad: [AtomicU32; 12],
     /// A bit for each sleeper that is to be woken.
     pub asleep: [AtomicU64; SLEEPERS / 64],
     pad2: [AtomicU64; 4],
@@ -121,6 +127,7 @@ impl Default for QueueWords {
             next: AtomicU32::new(0),
             turn: AtomicU32::new(0),
             flags: AtomicU32::new(0),
+            arrivals: AtomicU32::new(0),
             pad: std::array::from_fn(|_| AtomicU32::new(0)),
             asleep: std::array::from_fn(|_| AtomicU64::new(0)),
             pad2: std::array::from_fn(|_| AtomicU64::new(0)),

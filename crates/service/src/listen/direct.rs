@@ -202,18 +202,6 @@ impl Registry {
         Some(Grant { grant, slot, port: peer.port() })
     }
 
-    /// A lent slot is being accepted for the last time: its grant stands for this connection only, and is free when the process that
-    /// accepts says so.
-    pub fn detach_grant(&mut self, origin: Origin) {
-        let Origin::Pair(region, slot) = origin else { return };
-        let connection = self.pairs.get_mut(&region).and_then(|pair| pair.slots.get_mut(slot));
-        if let Some((queue, grant)) = connection.and_then(|connection| connection.grant.take())
-            && let Some(listener) = self.listeners.all.get_mut(&queue)
-        {
-            listener.single.push_back(grant);
-        }
-    }
-
     /// A slot is no longer lent: its grant is free.
     pub fn end_grant(&mut self, grant: Option<(u32, u32)>) {
         if let Some((queue, grant)) = grant
@@ -273,16 +261,23 @@ impl Registry {
 
     /// A connection in a lent slot was left with the service: the slot is no longer lent.
     pub fn keep_slot(&mut self, left: &Left) {
-        let Some(pair) = self.pairs.get_mut(&left.region) else { return };
+        let Self { pairs, listeners, .. } = self;
+        let Some(pair) = pairs.get_mut(&left.region) else { return };
         let lent = pair.slots.get_mut(left.slot).filter(|c| c.stage == Stage::Lent);
-        if let Some(connection) = lent {
-            connection.stage = Stage::Accepted;
-            pair.lent -= 1;
-            if let Some(lines) = pair.region.slot(left.slot) {
-                lines.half[1].flags.fetch_and(!LENT, SeqCst);
+        let Some(connection) = lent else { return };
+        let grant = connection.grant.take();
+        // The connector may leave it before it is accepted: then its grant is for this connection only.
+        let waiting = grant.filter(|grant| Self::is_waiting(listeners, *grant));
+        connection.stage = if waiting.is_some() { Stage::Queued } else { Stage::Accepted };
+        pair.lent -= 1;
+        if let Some(lines) = pair.region.slot(left.slot) {
+            lines.half[1].flags.fetch_and(!LENT, SeqCst);
+        }
+        match waiting {
+            Some((queue, grant)) => {
+                listeners.all.get_mut(&queue).into_iter().for_each(|l| l.single.push_back(grant));
             }
-            let grant = connection.grant.take();
-            self.end_grant(grant);
+            None => self.end_grant(grant),
         }
     }
 

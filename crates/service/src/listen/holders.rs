@@ -1,12 +1,10 @@
 //! The processes that hold a listening socket: who may accept, their deaths, and connections that go to a process of another family.
 
 use crate::listen::table::{Home, Listener, Origin};
-use crate::memory::region::Stage;
 use crate::registry::application::Application;
 use crate::registry::registration::new_bell;
 use crate::registry::{Answer, Registry, write_eventfd};
 use control::{AcceptRecord, Left, Push, Reply};
-use queue::accept::Accepting;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use shm::half_flags::{ACCEPTED, RELEASED};
@@ -120,10 +118,11 @@ impl Registry {
     }
 
     fn reset_old(&mut self, id: u32) {
-        let Some(l) = self.listeners.all.get_mut(&id).filter(|l| l.since + KEPT <= self.now) else { return };
-        let queue = Accepting::new(l.memory.words());
-        let over = l.grants.iter().filter(|(grant, _)| queue.withdraw(*grant));
-        let over: Vec<_> = over.map(|(_, incoming)| *incoming).chain(l.waiting.drain(..)).collect();
+        let Some(l) = self.listeners.all.get(&id).filter(|l| l.since + KEPT <= self.now) else { return };
+        let mut over = self.withdraw_unaccepted(l);
+        if let Some(l) = self.listeners.all.get_mut(&id) {
+            over.extend(l.waiting.drain(..));
+        }
         over.into_iter().for_each(|incoming| self.reset_unaccepted(incoming));
     }
 
@@ -138,8 +137,8 @@ impl Registry {
         for id in queues {
             let Some(l) = self.listeners.all.get(&id) else { continue };
             l.queue().forget_sleepers(|application| application == dead.id);
-            for (grant, (origin, _)) in l.grants.iter() {
-                l.queue().repair(grant, dead.id, || self.is_unaccepted(*origin));
+            for (grant, incoming) in l.grants.iter() {
+                l.queue().repair(grant, dead.id, || self.is_left_unaccepted(dead, incoming));
             }
             self.look_for_acceptors(id);
         }
@@ -152,24 +151,6 @@ impl Registry {
         }
     }
 
-    /// The acceptor's half of a connection.
-    fn acceptors_half(&self, origin: Origin) -> Option<&Half> {
-        match origin {
-            Origin::Pair(region, slot) => Some(&self.pairs.get(&region)?.region.slot(slot)?.half[1]),
-            Origin::Relay(id) => {
-                let place = self.relays.get(&id)?.places[1];
-                Some(self.regions.get(&place.region)?.memory.halves(place.slot)?.1)
-            }
-            Origin::Flow(region, slot) => Some(self.regions.get(&region)?.memory.halves(slot)?.1),
-        }
-    }
-
-    /// True when a connection that a dead process had claimed was not closed for it: the process had not set it up.
-    fn is_unaccepted(&self, origin: Origin) -> bool {
-        self.acceptors_half(origin)
-            .is_some_and(|half| half.flags.fetch_and(!ACCEPTED, Ordering::AcqRel) & RELEASED == 0)
-    }
-
     /// Answers `Request::Take`: a process has claimed a connection in a region of another family. The service carries it on to the
     /// process's own region.
     pub fn take(&mut self, id: u32, queue: u32, grant: u32) -> Answer {
@@ -177,8 +158,7 @@ impl Registry {
         let Some(l) = self.listeners.all.get(&queue).filter(|l| self.accepts(id, l)) else {
             return refused("that listener is gone");
         };
-        let Some((origin, record)) = l.grants.get(grant).copied().filter(|_| !l.queue().is_queued(grant))
-        else {
+        let Some(incoming) = l.grants.get(grant).copied().filter(|_| !l.queue().is_queued(grant)) else {
             return refused("that connection is gone");
         };
         let Some(a) = self.applications.get(&id) else { return Answer::Silent };
@@ -188,14 +168,14 @@ impl Registry {
         };
         let is_first =
             |half: &Half| half.flags.fetch_or(ACCEPTED, Ordering::AcqRel) & (ACCEPTED | RELEASED) == 0;
-        if !self.acceptors_half(origin).is_some_and(is_first) {
+        if !self.acceptors_half(&incoming).is_some_and(is_first) {
             return refused("another process has that connection");
         }
+        let (origin, record) = incoming;
         let AcceptRecord { region, slot, side, local, peer } = record;
         let left = Left { region, slot, side, home: 0, sock: 0 };
-        self.detach_grant(origin);
         self.keep_slot(&left);
-        self.set_stage(origin, Stage::Accepted);
+        self.note_accepted(&incoming);
         let held = self.hold_unused(left, [local, peer]);
         let carried = held.and_then(|trust| Some((trust, self.carry_unused(trust, own, id))));
         match carried {

@@ -122,13 +122,13 @@ impl Listener {
     }
 
     /// Frees the numbers of grants whose connections were accepted, and returns these connections.
-    pub fn take_accepted(&mut self) -> Vec<Origin> {
+    pub fn take_accepted(&mut self) -> Vec<Incoming> {
         let Self { memory, grants, single, .. } = self;
         let queue = Accepting::new(memory.words());
         let mut accepted = Vec::new();
         while let Some(grant) = single.front().copied().filter(|grant| queue.is_idle(*grant)) {
             single.pop_front();
-            accepted.extend(grants.release(grant).map(|(origin, _)| origin));
+            accepted.extend(grants.release(grant));
         }
         accepted
     }

@@ -291,13 +291,13 @@ fn try_queue(sock: &Arc<Sock>, queue: &Queue, flags: i32) -> Result<Option<Accep
             Ok(found) => found,
             Err(e) => {
                 // No descriptor is left: the connection waits again.
-                queue.accepting().finish(grant);
+                queue.accepting().finish(grant, client.application());
                 queue.accepting().push(grant);
                 break Err(e);
             }
         };
         let admitted = found.map_or(Ok(None), |found| admit(sock, &client, found, &mut place));
-        queue.accepting().finish(grant);
+        queue.accepting().finish(grant, client.application());
         if queue.wants_room() {
             client.say(Request::Accepted { queue: queue.id });
         }
