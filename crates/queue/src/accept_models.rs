@@ -28,7 +28,7 @@ fn of(words: &QueueWords) -> Accepting<'_> {
 /// Accepts once, as a process does.
 fn accept(words: &QueueWords, application: u32) -> Option<u32> {
     let grant = of(words).claim(application);
-    grant.into_iter().for_each(|grant| of(words).finish(grant));
+    grant.into_iter().for_each(|grant| of(words).finish(grant, application));
     grant
 }
 
