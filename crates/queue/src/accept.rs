@@ -226,7 +226,7 @@ impl<'a> Accepting<'a> {
 
     /// Calls `f` with each grant that waits and its state. Clears the bits of others, so that a hostile process that sets them costs one
     /// such look only.
-    fn each_queued(self, mut f: impl FnMut(usize, u32)) {
+    pub(crate) fn each_queued(self, mut f: impl FnMut(usize, u32)) {
         let mut top = self.0.top.load(SeqCst);
         while top != 0 {
             let group = top.trailing_zeros() as usize;
@@ -341,8 +341,9 @@ impl<'a> Accepting<'a> {
         }
     }
 
-    /// Calls `wake` with each sleeper that the news of one more grant must wake: all that are not exclusive, and one that is, in turn.
-    pub fn wake(self, mut wake: impl FnMut(Sleeper)) {
+    /// Calls `wake` with each sleeper that the news of one more grant must wake: all that are not exclusive, and one that is, in turn. `wake`
+    /// says whether there is such a sleeper.
+    pub fn wake(self, mut wake: impl FnMut(Sleeper) -> bool) {
         fence(SeqCst);
         if self.0.asleep.iter().all(|word| word.load(SeqCst) == 0) {
             return;
@@ -354,7 +355,7 @@ impl<'a> Accepting<'a> {
         }
     }
 
-    fn wake_in(self, places: Range<usize>, is_done: &mut bool, wake: &mut impl FnMut(Sleeper)) {
+    fn wake_in(self, places: Range<usize>, is_done: &mut bool, wake: &mut impl FnMut(Sleeper) -> bool) {
         for index in places.start / 64..places.end.div_ceil(64) {
             let word = &self.0.asleep[index];
             let mut bits = word.load(SeqCst);
@@ -369,11 +370,10 @@ impl<'a> Accepting<'a> {
                 if word.fetch_and(!bit, SeqCst) & bit == 0 {
                     continue;
                 }
-                if is_exclusive {
+                if wake(Sleeper::of(sleeper)) && is_exclusive {
                     *is_done = true;
                     self.0.turn.store(place as u32 + 1, Relaxed);
                 }
-                wake(Sleeper::of(sleeper));
             }
         }
     }

@@ -35,7 +35,7 @@ fn accept(words: &QueueWords, application: u32) -> Option<u32> {
 /// What is left when all is quiet: no grant waits that the bits do not show.
 fn rest(words: &QueueWords) -> Vec<u32> {
     let mut shown = Vec::new();
-    of(words).each_waiting(|grant| shown.push(grant));
+    of(words).each_queued(|grant, _| shown.push(grant as u32));
     for grant in 0..shm::GRANTS as u32 {
         assert!(!of(words).is_queued(grant) || shown.contains(&grant), "grant {grant} is hidden");
     }
@@ -138,7 +138,10 @@ fn loom_no_sleeper_is_left_with_a_grant_while_another_process_empties_the_queue(
             thread::spawn(move || {
                 assert!(of(&words).push(4));
                 let mut woken = 0;
-                of(&words).wake(|_| woken += 1);
+                of(&words).wake(|_| {
+                    woken += 1;
+                    true
+                });
                 woken
             })
         };
@@ -163,7 +166,10 @@ fn loom_of_two_exclusive_sleepers_one_is_woken() {
             thread::spawn(move || {
                 assert!(of(&words).push(64));
                 let mut woken = 0;
-                of(&words).wake(|_| woken += 1);
+                of(&words).wake(|_| {
+                    woken += 1;
+                    true
+                });
                 woken
             })
         };
@@ -190,7 +196,10 @@ fn loom_all_sleepers_that_are_not_exclusive_are_woken() {
             thread::spawn(move || {
                 assert!(of(&words).push(64));
                 let mut woken = Vec::new();
-                of(&words).wake(|sleeper| woken.push(sleeper.context));
+                of(&words).wake(|sleeper| {
+                    woken.push(sleeper.context);
+                    true
+                });
                 woken
             })
         };

@@ -142,7 +142,10 @@ fn sleeper(context: u8, is_exclusive: bool) -> Sleeper {
 
 fn woken(q: &Empty) -> Vec<u8> {
     let mut woken = Vec::new();
-    q.queue().wake(|sleeper| woken.push(sleeper.context));
+    q.queue().wake(|sleeper| {
+        woken.push(sleeper.context);
+        true
+    });
     woken
 }
 

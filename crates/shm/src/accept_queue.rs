@@ -93,6 +93,7 @@ pub struct QueueWords {
 /// One grant as the service describes it.
 #[repr(C, align(64))]
 #[derive(Debug)]
+#[cfg_attr(loom, expect(dead_code))]
 pub struct GrantRecord {
     /// Changes with each new record; odd while it is being written.
     serial: AtomicU64,
@@ -109,6 +110,7 @@ pub struct GrantRecord {
 /// ```
 #[repr(C, align(64))]
 #[derive(Debug)]
+#[cfg_attr(loom, expect(dead_code))]
 pub struct GrantTable {
     /// 0: the socket no longer listens. Changes when direct connectors must ask the service again.
     pub epoch: AtomicU32,

@@ -108,7 +108,10 @@ impl Queue {
     /// Wakes the sleepers that must hear of one more connection.
     pub fn wake(&self, client: &Client) {
         let mut sleepers: Few<Sleeper, 4> = Few::default();
-        self.accepting().wake(|sleeper| sleepers.push(sleeper));
+        self.accepting().wake(|sleeper| {
+            sleepers.push(sleeper);
+            true
+        });
         let mut asked = 0;
         for sleeper in sleepers.iter() {
             let (application, context) = (sleeper.application, u32::from(sleeper.context));
