@@ -306,12 +306,49 @@ impl<'a> Accepting<'a> {
         })
     }
 
-    /// Gives a sleeper's place back.
-    pub fn unregister(self, place: usize, sleeper: Sleeper) {
+    /// Gives a sleeper's place back. True: it was woken for a connection and has not looked; another must be woken.
+    #[must_use]
+    pub fn unregister(self, place: usize, sleeper: Sleeper) -> bool {
         self.awake(place);
+        let is_left = self.take_turn(place) && self.has_any();
         if let Some(word) = self.0.sleepers.get(place) {
             let _ = word.compare_exchange(sleeper.word(), 0, AcqRel, Relaxed);
         }
+        is_left
+    }
+
+    /// The sleeper at `place`, which was woken for a connection, is about to take one. True: it was woken for one.
+    pub fn take_turn(self, place: usize) -> bool {
+        let (word, bit) = (&self.0.woken[place / 64 % self.0.woken.len()], 1 << (place % 64));
+        word.load(Relaxed) & bit != 0 && word.fetch_and(!bit, SeqCst) & bit != 0
+    }
+
+    /// True when a grant waits for the exclusive sleeper at `place`: it was woken for it, or more grants wait than other exclusive sleepers
+    /// were woken for. So these take turns, even if one that is awake could be quicker than the one that was woken.
+    #[must_use]
+    pub fn has_for(self, place: usize) -> bool {
+        let is_woken = self.take_turn(place);
+        self.has_any() && (is_woken || self.has_more_than_woken())
+    }
+
+    /// True when more grants wait than exclusive sleepers were woken for.
+    fn has_more_than_woken(self) -> bool {
+        let woken = self.0.woken.iter().map(|word| word.load(SeqCst).count_ones() as usize);
+        self.count() > woken.sum()
+    }
+
+    /// As [`prepare_sleep`](Self::prepare_sleep), for the exclusive sleeper of an epoll set: see [`has_for`](Self::has_for).
+    #[must_use]
+    pub fn prepare_exclusive_sleep(self, place: usize) -> bool {
+        if self.prepare_sleep(place) {
+            return true;
+        }
+        self.announce_sleep(place);
+        if !self.has_more_than_woken() {
+            return true;
+        }
+        self.awake(place);
+        false
     }
 
     /// The sleeper at `place` goes to sleep. False: a grant waits, so it must not.
@@ -370,6 +407,9 @@ impl<'a> Accepting<'a> {
                 if word.fetch_and(!bit, SeqCst) & bit == 0 {
                     continue;
                 }
+                if is_exclusive {
+                    self.0.woken[index].fetch_or(bit, SeqCst);
+                }
                 if wake(Sleeper::of(sleeper)) && is_exclusive {
                     *is_done = true;
                     self.0.turn.store(place as u32 + 1, Relaxed);
@@ -384,6 +424,7 @@ impl<'a> Accepting<'a> {
             let seen = word.load(Acquire);
             if seen != 0 && is_gone(Sleeper::of(seen).application) {
                 self.awake(place);
+                self.take_turn(place);
                 let _ = word.compare_exchange(seen, 0, AcqRel, Relaxed);
             }
         }

@@ -187,7 +187,7 @@ fn places_are_given_back_and_those_of_the_dead_are_forgotten() {
     let places: Vec<usize> = (0..SLEEPERS).map(|_| q.queue().register(dead).unwrap()).collect();
     places.iter().for_each(|place| q.queue().announce_sleep(*place));
     assert_eq!(q.queue().register(sleeper(1, true)), None, "there are too many");
-    q.queue().unregister(places[3], dead);
+    assert!(!q.queue().unregister(places[3], dead));
     let mine = q.queue().register(sleeper(2, true)).unwrap();
     assert_eq!(mine, places[3]);
     assert!(q.queue().prepare_sleep(mine));

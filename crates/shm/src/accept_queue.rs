@@ -58,7 +58,7 @@ pub mod sleeper {
 ///
 /// ```text
 ///   0    next u32 | turn u32 | flags u32 | arrivals u32
-///   64   asleep u64 x 4             a bit for each word of `sleepers`
+///   64   asleep u64 x 4 | woken u64 x 4      a bit each for each word of `sleepers`
 ///   128  top u64                    bit g: group g of `waiting` has a set bit
 ///   192  waiting u64 x 1024         a bit for each grant that is QUEUED
 ///        sleepers u64 x 256
@@ -78,7 +78,9 @@ pub struct QueueWords {
     pad: [AtomicU32; 12],
     /// A bit for each sleeper that is to be woken.
     pub asleep: [AtomicU64; SLEEPERS / 64],
-    pad2: [AtomicU64; 4],
+    /// A bit for each exclusive sleeper that was woken for a connection and has not looked yet.
+    pub woken: [AtomicU64; SLEEPERS / 64],
+    pad2: [AtomicU64; 8 - 2 * (SLEEPERS / 64)],
     /// Bit `g`: group `g` of `waiting` has a set bit.
     pub top: AtomicU64,
     pad3: [AtomicU64; 7],
@@ -132,6 +134,7 @@ impl Default for QueueWords {
             arrivals: AtomicU32::new(0),
             pad: std::array::from_fn(|_| AtomicU32::new(0)),
             asleep: std::array::from_fn(|_| AtomicU64::new(0)),
+            woken: std::array::from_fn(|_| AtomicU64::new(0)),
             pad2: std::array::from_fn(|_| AtomicU64::new(0)),
             top: AtomicU64::new(0),
             pad3: std::array::from_fn(|_| AtomicU64::new(0)),

@@ -175,6 +175,28 @@ impl Rest {
         self.queue.accepting().prepare_sleep(self.place)
     }
 
+    /// As [`Self::prepare_sleep`], for an epoll set that may be exclusive.
+    #[must_use]
+    pub fn prepare_sets_sleep(&self) -> bool {
+        match self.sleeper.is_exclusive {
+            true => self.queue.accepting().prepare_exclusive_sleep(self.place),
+            false => self.prepare_sleep(),
+        }
+    }
+
+    /// True when a connection waits for an epoll set that rests here, exclusive or not.
+    pub fn has_any(&self) -> bool {
+        match self.sleeper.is_exclusive {
+            true => self.queue.accepting().has_for(self.place),
+            false => self.queue.accepting().has_any(),
+        }
+    }
+
+    /// The thread is about to look for connections itself.
+    pub fn take_turn(&self) {
+        self.queue.accepting().take_turn(self.place);
+    }
+
     /// As [`Self::prepare_sleep`], for a thread that looks at the queue afterwards.
     pub fn announce_sleep(&self) {
         self.queue.accepting().announce_sleep(self.place);
@@ -189,8 +211,11 @@ impl Rest {
 impl Drop for Rest {
     fn drop(&mut self) {
         // In a forked child the place is still the parent's.
-        if self.generation == fork::generation() {
-            self.queue.accepting().unregister(self.place, self.sleeper);
+        if self.generation == fork::generation()
+            && self.queue.accepting().unregister(self.place, self.sleeper)
+            && let Some(client) = session::present()
+        {
+            self.queue.wake(&client);
         }
     }
 }

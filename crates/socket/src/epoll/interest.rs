@@ -118,7 +118,7 @@ struct Listening {
     /// Number of connections that had come at the last look.
     arrivals: u32,
     /// The set's place among those that sleep at the queue.
-    rest: Option<Rest>,
+    rest: Option<Arc<Rest>>,
 }
 
 /// The accelerated sockets of one epoll set.
@@ -429,9 +429,9 @@ impl Interest {
     /// Queues the listeners with connections to accept.
     fn look_at_queues(&mut self) {
         for at in 0..self.listeners.len() {
-            let Listening { item, queue, arrivals, .. } = &mut self.listeners[at];
+            let Listening { item, queue, arrivals, rest } = &mut self.listeners[at];
             let (i, queue) = (*item, queue.accepting());
-            if !queue.has_any() {
+            if !rest.as_ref().map_or_else(|| queue.has_any(), |rest| rest.has_any()) {
                 continue;
             }
             let is_new = std::mem::replace(arrivals, queue.arrivals()) != queue.arrivals();
@@ -439,9 +439,9 @@ impl Interest {
         }
     }
 
-    /// The accept queues of the set's listeners.
-    pub fn queues(&self) -> impl Iterator<Item = &Arc<Queue>> {
-        self.listeners.iter().map(|listening| &listening.queue)
+    /// The set's places at the accept queues of its listeners.
+    pub fn rests(&self) -> impl Iterator<Item = &Arc<Rest>> {
+        self.listeners.iter().filter_map(|listening| listening.rest.as_ref())
     }
 
     /// Moves `fresh` to the queue, oldest news first, whatever bit and region the news came by.
@@ -473,16 +473,16 @@ impl Interest {
                 let is_exclusive = events & libc::EPOLLEXCLUSIVE as u32 != 0;
                 // First: the place is free for the new one.
                 *rest = None;
-                *rest = Rest::new(queue, &context.client, context.number, is_exclusive);
+                *rest = Rest::new(queue, &context.client, context.number, is_exclusive).map(Arc::new);
             }
-            rest.as_ref().is_none_or(Rest::prepare_sleep)
+            rest.as_ref().is_none_or(|rest| rest.prepare_sets_sleep())
         })
     }
 
     /// Withdraws [`Self::arm`]: no thread sleeps in `context` any more.
     pub fn disarm(&self, context: u32) {
         self.regions().filter_map(|m| m.own_bell(context)).for_each(|bell| bell.awake());
-        self.listeners.iter().filter_map(|listening| listening.rest.as_ref()).for_each(Rest::awake);
+        self.listeners.iter().filter_map(|listening| listening.rest.as_ref()).for_each(|rest| rest.awake());
     }
 
     /// From now on [`Self::edges`] is counted.
