@@ -3,9 +3,9 @@
 use crate::connect::listen::each_other_queue;
 use crate::process::host::HOST;
 use crate::socket::Sock;
-use crate::socket::options::Name;
 use crate::{session, sys};
 use endpoint::Endpoint;
+use endpoint::options::Name;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 
