@@ -299,8 +299,8 @@ impl Host {
 
     fn on_event(&mut self, event: Event) {
         match event {
-            Event::Established { token, flow } => self.on_established(Fd(token as u32), flow),
-            Event::ConnectFailed { .. }
+            Event::Established { .. }
+            | Event::ConnectFailed { .. }
             | Event::MemoryShort { .. }
             | Event::Closed { .. }
             | Event::AddressConflict { .. } => {}

@@ -2,8 +2,8 @@
 //! connections. Nothing blocks: where Linux would block, the result is EAGAIN or EINPROGRESS.
 
 use crate::host::{APPLICATION, Host};
-use crate::options::Options;
 use control::TcpInfo;
+use endpoint::options::{Options, TCP_INQ};
 use endpoint::stream::{How, Progress, Said, ready};
 use endpoint::{Endpoint as Stream, state};
 use flow::FlowId;
@@ -11,7 +11,7 @@ use queue::Doorbell;
 use queue::stream::{close_for, watch};
 use rustix::io::Errno;
 use shm::Side;
-use slowpath::{Connect, PendingId};
+use slowpath::{Connect, FlowOptions, PendingId};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use wire::Endpoint;
@@ -69,7 +69,10 @@ pub(crate) struct Sock {
     pub(crate) role: Role,
     local: Option<SocketAddr>,
     peer: Option<SocketAddr>,
+    /// Options set by the program; an accepted socket inherits them from its listener.
     pub(crate) options: Options,
+    /// `TCP_QUICKACK`, which an accepted socket does not inherit.
+    pub(crate) is_quick: bool,
 }
 
 /// All sockets, and the queue of those with events.
@@ -128,7 +131,8 @@ impl Sockets {
 
 impl Sock {
     fn fresh(v6: bool) -> Self {
-        Self { v6, role: Role::Fresh, local: None, peer: None, options: Options::default() }
+        let options = Options::default();
+        Self { v6, role: Role::Fresh, local: None, peer: None, options, is_quick: true }
     }
 
     pub(crate) fn stream(&self) -> Option<&Stream> {
@@ -168,7 +172,7 @@ impl Host {
         if addr.is_ipv6() != sock.v6 {
             return Err(Errno::AFNOSUPPORT);
         }
-        if !owns && !sock.options.is_free_bind {
+        if !owns && !sock.options.is_on(libc::IPPROTO_IP, libc::IP_FREEBIND) {
             return Err(Errno::ADDRNOTAVAIL);
         }
         sock.local = Some(addr);
@@ -191,7 +195,7 @@ impl Host {
             Role::Stream(_) => return Err(Errno::INVAL),
         }
         let v6 = sock.v6;
-        let v6_only = sock.options.v6_only;
+        let v6_only = sock.options.is_on(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
         let mut local = sock.local.unwrap_or(SocketAddr::new(any(v6), 0));
         if local.port() == 0 {
             local.set_port(self.free_port().ok_or(Errno::ADDRINUSE)?);
@@ -209,7 +213,8 @@ impl Host {
         let sock = self.sockets.get_mut(fd)?;
         sock.local = Some(local);
         sock.role = Role::Listener(Listener { places, backlog, queue: VecDeque::new(), arrivals: 0 });
-        self.apply_options(fd);
+        self.tell(fd);
+        self.touch();
         Ok(())
     }
 
@@ -259,12 +264,13 @@ impl Host {
         let sock = self.sockets.get_mut(fd)?;
         let Role::Listener(listener) = &mut sock.role else { return Err(Errno::INVAL) };
         let Waiting { slot, local, peer } = listener.queue.pop_front().ok_or(Errno::AGAIN)?;
-        let (v6, options) = (sock.v6, sock.options.inherited());
-        let role = Role::Stream(self.link(slot, true));
-        let new = self.sockets.add(Sock { v6, role, local: Some(local), peer: Some(peer), options });
+        let (local, peer_name, options) = (Some(local), Some(peer), sock.options.clone());
+        let fresh = Sock { local, peer: peer_name, options, ..Sock::fresh(sock.v6) };
+        let new = Sock { role: Role::Stream(self.link(slot, true)), ..fresh };
+        self.apply_options(&new);
+        let new = self.sockets.add(new);
         self.sockets.name_slot(slot, Some(new));
-        self.apply_advice(new);
-        self.apply_options(new);
+        self.touch();
         self.tell_room(fd);
         // Events before the socket was watched have rung no doorbell, so one is queued here.
         self.sockets.news.push_back(new);
@@ -295,7 +301,7 @@ impl Host {
             return Err(Errno::AFNOSUPPORT);
         }
         let remote = canonical(remote);
-        let bound = sock.local.map(canonical);
+        let (bound, options) = (sock.local.map(canonical), FlowOptions::from(&sock.options.told()));
         let slot = self.take_slot().ok_or(Errno::NOBUFS)?;
         let local = bound.map(|l| {
             let ip = if l.ip().is_unspecified() { any(remote.is_ipv6()) } else { l.ip() };
@@ -306,7 +312,7 @@ impl Host {
             local,
             remote: Endpoint::new(remote.ip(), remote.port()),
             owner: self.owner(slot),
-            options: self.sockets.get(fd)?.options.of_flow(),
+            options,
         };
         let link = self.link(slot, false);
         match self.slow.connect(self.now, &what) {
@@ -315,9 +321,8 @@ impl Host {
                 sock.local = Some(SocketAddr::new(end.addr, end.port));
                 sock.peer = Some(remote);
                 sock.role = Role::Stream(link);
+                self.apply_options(self.sockets.get(fd)?);
                 self.sockets.name_slot(slot, Some(fd));
-                self.apply_advice(fd);
-                self.apply_options(fd);
                 self.touch();
                 Err(Errno::INPROGRESS)
             }
@@ -326,10 +331,6 @@ impl Host {
                 Err(errno(error.errno()))
             }
         }
-    }
-
-    pub(crate) fn on_established(&mut self, fd: Fd, _flow: FlowId) {
-        self.apply_options(fd);
     }
 
     /// `send`. `flags`: `MSG_NOSIGNAL`, `MSG_DONTWAIT`, `MSG_MORE` and `MSG_OOB` are known; `MSG_EOR` changes nothing.
@@ -379,8 +380,7 @@ impl Host {
         }
         let discard = if flags & libc::MSG_TRUNC != 0 { out.len() } else { 0 };
         let how = How { peek: flags & libc::MSG_PEEK != 0, discard };
-        let _ = link.peer_flags();
-        if link.state() & (state::OPEN | state::OVER) == 0 && !link.is_open() {
+        if link.is_connecting() {
             // Linux waits here for a handshake that is under way.
             return Err(Errno::AGAIN);
         }
@@ -420,7 +420,7 @@ impl Host {
         match sock.role {
             Role::Fresh => {}
             Role::Stream(link) => {
-                link.release(u64::MAX, sock.options.linger == Some(0));
+                link.release(u64::MAX, sock.options.linger() == Some(0));
                 self.sockets.name_slot(link.slot(), None);
                 self.release_slot(link.slot());
             }
@@ -549,7 +549,7 @@ impl Host {
     #[must_use]
     pub fn left(&self, fd: Fd) -> Option<usize> {
         let sock = self.sockets.get(fd).ok()?;
-        sock.stream().filter(|_| sock.options.tells_unread).map(Stream::left)
+        sock.stream().filter(|_| sock.options.is_on(libc::IPPROTO_TCP, TCP_INQ)).map(Stream::left)
     }
 
     /// `SIOCOUTQ`: bytes written and not yet acknowledged.
