@@ -85,15 +85,16 @@ impl Host {
         }
     }
 
-    /// `ioctl` for requests that return a number; `None` for others.
+    /// `ioctl` for requests that return a number, 0 without a connection; `None` for others.
     #[must_use]
     pub fn told(&self, fd: Fd, request: u64) -> Option<usize> {
-        match request {
-            SIOCATMARK => Some(usize::from(self.is_at_mark(fd))),
-            libc::FIONREAD => Some(self.unread(fd)),
-            libc::TIOCOUTQ => Some(self.unsent(fd)),
-            _ => None,
-        }
+        let number = match request {
+            SIOCATMARK => |link: &Stream| usize::from(link.is_at_mark()),
+            libc::FIONREAD => Stream::unread_to_mark,
+            libc::TIOCOUTQ => Stream::unsent,
+            _ => return None,
+        };
+        Some(self.sockets.get(fd).ok().and_then(Sock::stream).map_or(0, number))
     }
 
     /// `getsockopt`; returns the number of bytes written to `out`.

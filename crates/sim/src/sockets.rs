@@ -4,7 +4,8 @@
 use crate::host::{APPLICATION, Host};
 use control::TcpInfo;
 use endpoint::options::{Options, TCP_INQ};
-use endpoint::stream::{How, Progress, Said, ready};
+use endpoint::receive_wait::{Amount, Received, Receiving};
+use endpoint::stream::{Progress, Said, ready};
 use endpoint::{Endpoint as Stream, state};
 use flow::FlowId;
 use queue::Doorbell;
@@ -19,17 +20,6 @@ use wire::Endpoint;
 /// A socket descriptor of a simulated application.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Fd(pub u32);
-
-/// The directions that `shutdown` ends.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Shutdown {
-    /// `SHUT_RD`: the receiving direction.
-    Read,
-    /// `SHUT_WR`: the sending direction.
-    Write,
-    /// `SHUT_RDWR`: both directions.
-    Both,
-}
 
 /// A connection in an accept queue.
 #[derive(Clone, Copy, Debug)]
@@ -364,49 +354,57 @@ impl Host {
         }
     }
 
-    /// `recv`. `flags`: `MSG_PEEK`, `MSG_TRUNC`, `MSG_DONTWAIT` and `MSG_OOB` are known. `Ok(0)` is the end of the stream.
+    /// `recv` that does not wait. `flags`: `MSG_PEEK`, `MSG_TRUNC`, `MSG_WAITALL` and `MSG_OOB` are known. `Ok(0)` is the end of the stream.
     ///
     /// # Errors
     /// EAGAIN when nothing is there, ENOTCONN, or the connection's error.
     pub fn receive(&mut self, fd: Fd, out: &mut [u8], flags: i32) -> Result<usize, Errno> {
-        if flags & !(libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT | libc::MSG_OOB) != 0 {
-            return Err(Errno::OPNOTSUPP);
+        self.receive_on(fd, out, flags | libc::MSG_DONTWAIT, &mut None).unwrap_or(Err(Errno::AGAIN))
+    }
+
+    /// `recv` that may wait. `None`: it waits; the caller calls again with the same arguments when the host has run. `rest` is `None` at first.
+    pub fn receive_on(
+        &mut self,
+        fd: Fd,
+        out: &mut [u8],
+        flags: i32,
+        rest: &mut Option<Receiving>,
+    ) -> Option<Result<usize, Errno>> {
+        const KNOWN: i32 =
+            libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_OOB;
+        if flags & !KNOWN != 0 {
+            return Some(Err(Errno::OPNOTSUPP));
         }
-        let link = self.sockets.get(fd)?.stream().ok_or(Errno::NOTCONN)?;
-        if flags & libc::MSG_OOB != 0 {
-            let done = link.pull_urgent(&mut [out], flags & libc::MSG_PEEK != 0);
-            self.touch();
-            return done;
-        }
-        let discard = if flags & libc::MSG_TRUNC != 0 { out.len() } else { 0 };
-        let how = How { peek: flags & libc::MSG_PEEK != 0, discard };
-        if link.is_connecting() {
-            // Linux waits here for a handshake that is under way.
-            return Err(Errno::AGAIN);
-        }
-        let done = link.pull(&mut [out], 0, how)?;
+        let link = match self.sockets.get(fd).map(|sock| sock.stream().ok_or(Errno::NOTCONN)) {
+            Ok(Ok(link)) => link,
+            Ok(Err(errno)) | Err(errno) => return Some(Err(errno)),
+        };
+        let amount = Amount { total: out.len(), enough: usize::MAX };
+        let done = match rest {
+            None => link.receive(&mut [out], amount, flags, || false),
+            Some(rest) if !(rest.is_cut(link) || link.has_more(rest.so_far())) => return None,
+            Some(rest) => rest.go_on(link, &mut [out]).map(|is_over| match is_over {
+                true => Received::Done(rest.done),
+                false => Received::Wait(*rest),
+            }),
+        };
         self.touch();
         match done {
-            Progress::Done(n) => Ok(n),
-            Progress::Wait => Err(Errno::AGAIN),
+            Ok(Received::Done(n)) => Some(Ok(n)),
+            Ok(Received::Wait(left)) => {
+                *rest = Some(left);
+                None
+            }
+            Err(errno) => Some(Err(errno)),
         }
     }
 
-    /// The number of bytes that a blocking `recv` of `len` bytes waits for; `all`: `MSG_WAITALL`.
-    #[must_use]
-    pub fn receive_target(&self, fd: Fd, len: usize, all: bool) -> usize {
-        let link = self.sockets.get(fd).ok().and_then(|sock| sock.stream());
-        link.map_or(1, |link| link.target(len, all))
-    }
-
-    /// `shutdown` of one or both directions.
+    /// `shutdown`; `how`: `SHUT_RD`, `SHUT_WR` or `SHUT_RDWR`.
     ///
     /// # Errors
-    /// ENOTCONN without a connection.
-    pub fn shutdown(&mut self, fd: Fd, how: Shutdown) -> Result<(), Errno> {
-        let link = self.sockets.get(fd)?.stream().ok_or(Errno::NOTCONN)?;
-        let (read, write) = (how != Shutdown::Write, how != Shutdown::Read);
-        link.shut(read, write)?;
+    /// ENOTCONN without a connection, EINVAL for another `how`.
+    pub fn shutdown(&mut self, fd: Fd, how: i32) -> Result<(), Errno> {
+        self.sockets.get(fd)?.stream().ok_or(Errno::NOTCONN)?.shutdown(how)?;
         self.touch();
         Ok(())
     }
@@ -533,29 +531,11 @@ impl Host {
         self.sockets.get(fd).ok()?.peer
     }
 
-    /// `FIONREAD`: bytes that can be read, up to the urgent mark.
-    #[must_use]
-    pub fn unread(&self, fd: Fd) -> usize {
-        self.sockets.get(fd).ok().and_then(Sock::stream).map_or(0, Stream::unread_to_mark)
-    }
-
-    /// `SIOCATMARK`: the next byte is the urgent mark.
-    #[must_use]
-    pub(crate) fn is_at_mark(&self, fd: Fd) -> bool {
-        self.sockets.get(fd).ok().and_then(Sock::stream).is_some_and(Stream::is_at_mark)
-    }
-
     /// The value that `TCP_INQ` adds to a read: the bytes left, plus 1 for the end of the stream. `None` when the option is off.
     #[must_use]
     pub fn left(&self, fd: Fd) -> Option<usize> {
         let sock = self.sockets.get(fd).ok()?;
         sock.stream().filter(|_| sock.options.is_on(libc::IPPROTO_TCP, TCP_INQ)).map(Stream::left)
-    }
-
-    /// `SIOCOUTQ`: bytes written and not yet acknowledged.
-    #[must_use]
-    pub fn unsent(&self, fd: Fd) -> usize {
-        self.sockets.get(fd).ok().and_then(Sock::stream).map_or(0, Stream::unsent)
     }
 
     /// The flow record of the connection, while TCP has one.

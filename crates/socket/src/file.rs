@@ -413,13 +413,7 @@ pub fn shutdown(fd: RawFd, how: i32) -> Handled<()> {
             // As on Linux the attempt to connect ends, whatever `how` says.
             Some(disconnect::give_up(&sock, link))
         }
-        Role::Stream(link) => Some(match how {
-            libc::SHUT_RD => link.shut(true, false),
-            libc::SHUT_WR => link.shut(false, true),
-            libc::SHUT_RDWR => link.shut(true, true),
-            _ => Err(Errno::INVAL),
-        })
-        .inspect(|_| sock.pass_on()),
+        Role::Stream(link) => Some(link.shutdown(how)).inspect(|_| sock.pass_on()),
         Role::Listener(link) => {
             // Linux stops listening, so the accept queues in shared memory stop, too.
             if how == libc::SHUT_RD || how == libc::SHUT_RDWR {

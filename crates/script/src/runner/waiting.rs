@@ -3,7 +3,7 @@
 use super::{Due, File, Runner, Socket};
 use crate::runner::calls::{Answer, Extra};
 use crate::syntax::{Call, Expr, Micros, Trouble};
-use sim::{Errno, Host};
+use sim::{Errno, Host, Receiving};
 use std::net::SocketAddr;
 
 /// Longest time that a call may block if the script gives no end for it, microseconds.
@@ -24,8 +24,8 @@ pub(super) enum Operation {
     Receive {
         socket: Socket,
         len: usize,
-        done: usize,
         flags: i32,
+        rest: Option<Receiving>,
     },
     /// A read with NULL as the buffer.
     ReceiveNowhere {
@@ -161,26 +161,15 @@ impl Runner {
                 done => Some(done.map(|()| 0).into()),
             },
             Operation::Send { socket, left, done, flags } => send(host, *socket, left, done, *flags),
-            Operation::Receive { socket, len, done, flags } => {
-                let mut bytes = vec![0; *len - *done];
-                match host.receive(socket.fd, &mut bytes, *flags & !libc::MSG_WAITALL) {
-                    Ok(n) => {
-                        if bytes.iter().take(n).any(|byte| *byte != 0) && *flags & libc::MSG_TRUNC == 0 {
-                            return Err(self.fail("bytes were read that nobody sent"));
-                        }
-                        *done += n;
-                        let all = *flags & libc::MSG_WAITALL != 0;
-                        let is_enough = *done >= host.receive_target(socket.fd, *len, all);
-                        let is_once = *flags & (libc::MSG_PEEK | libc::MSG_OOB) != 0;
-                        let is_all = n == 0 || is_enough || is_once || dontwait(*socket, *flags);
-                        let extra = Extra::Left(host.left(socket.fd));
-                        is_all.then_some(Answer { result: Ok(*done as i64), extra })
-                    }
-                    // Reading an urgent byte never blocks.
-                    Err(Errno::AGAIN) if *flags & libc::MSG_OOB == 0 && !dontwait(*socket, *flags) => None,
-                    Err(_) if *done > 0 => Some(Ok(*done as i64).into()),
-                    Err(errno) => Some(Err(errno).into()),
+            Operation::Receive { socket, len, flags, rest } => {
+                let mut bytes = vec![0; *len];
+                let at_once = if socket.is_nonblocking { libc::MSG_DONTWAIT } else { 0 };
+                let result = host.receive_on(socket.fd, &mut bytes, *flags | at_once, rest);
+                if result.is_some_and(|result| result.is_ok()) && bytes.iter().any(|byte| *byte != 0) {
+                    return Err(self.fail("bytes were read that were never sent"));
                 }
+                let extra = Extra::Left(host.left(socket.fd));
+                result.map(|result| Answer { result: result.map(|n| n as i64), extra })
             }
             Operation::ReceiveNowhere { socket, flags } => {
                 match host.receive(socket.fd, &mut [0], *flags & libc::MSG_DONTWAIT | libc::MSG_PEEK) {
