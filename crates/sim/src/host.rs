@@ -74,8 +74,10 @@ impl HostConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Use {
     Free,
-    /// The application has a connection in the slot.
-    Open,
+    /// A connection in the slot has no socket yet.
+    Waiting,
+    /// The connection in the slot is this socket's.
+    Open(Fd),
     /// The application has released the slot; it is free at `Event::Released`.
     Closed,
 }
@@ -273,7 +275,7 @@ impl Host {
         let (own, app) = self.region.halves(slot)?;
         own.clear();
         app.clear();
-        self.uses[slot as usize] = Use::Open;
+        self.uses[slot as usize] = Use::Waiting;
         Some(slot)
     }
 

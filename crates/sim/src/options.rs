@@ -8,8 +8,8 @@ use endpoint::Endpoint as Stream;
 use endpoint::option_values::int;
 use endpoint::options::{By, Name};
 use libc::{
-    IPPROTO_TCP, SO_ACCEPTCONN, SO_ERROR, SO_LINGER, SO_TYPE, SOL_SOCKET, TCP_CONGESTION, TCP_INFO,
-    TCP_MAXSEG, TCP_QUICKACK,
+    IPPROTO_TCP, SO_ACCEPTCONN, SO_ERROR, SO_LINGER, SO_SNDBUF, SO_TYPE, SOL_SOCKET, TCP_CONGESTION,
+    TCP_INFO, TCP_MAXSEG, TCP_QUICKACK,
 };
 use rustix::io::Errno;
 use slowpath::FlowOptions;
@@ -94,7 +94,7 @@ impl Host {
             libc::TIOCOUTQ => Stream::unsent,
             _ => return None,
         };
-        Some(self.sockets.get(fd).ok().and_then(Sock::stream).map_or(0, number))
+        Some(self.sockets.stream(fd).map_or(0, number))
     }
 
     /// `getsockopt`; returns the number of bytes written to `out`.
@@ -122,6 +122,10 @@ impl Host {
             }
             (SOL_SOCKET, SO_ACCEPTCONN) => i32::from(matches!(sock.role, Role::Listener(_))),
             (SOL_SOCKET, SO_TYPE) => libc::SOCK_STREAM,
+            (SOL_SOCKET, SO_SNDBUF) => {
+                let grown = sock.stream().and_then(Stream::grown_buffer);
+                grown.map_or_else(|| sock.options.answer(option), |bytes| Ok(bytes as i32))?
+            }
             (IPPROTO_TCP, TCP_MAXSEG) => self.segment_size(fd, sock),
             _ if option == QUICK_ACK => i32::from(sock.is_quick),
             _ => sock.options.answer(option)?,

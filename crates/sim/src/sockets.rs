@@ -1,7 +1,7 @@
 //! The socket calls of applications: the socket layer's own code for bytes and readiness, and the service's glue for listeners and
 //! connections. Nothing blocks: where Linux would block, the result is EAGAIN or EINPROGRESS.
 
-use crate::host::{APPLICATION, Host};
+use crate::host::{APPLICATION, Host, Use};
 use control::TcpInfo;
 use endpoint::options::{Options, TCP_INQ};
 use endpoint::receive_wait::{Amount, Received, Receiving};
@@ -13,7 +13,7 @@ use queue::stream::{close_for, watch};
 use rustix::io::Errno;
 use shm::Side;
 use slowpath::{Connect, FlowOptions, PendingId};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use wire::Endpoint;
 
@@ -68,54 +68,42 @@ pub(crate) struct Sock {
 /// All sockets, and the queue of those with events.
 #[derive(Debug, Default)]
 pub(crate) struct Sockets {
-    all: Vec<Option<Sock>>,
-    free: Vec<u32>,
-    /// The socket of each slot; `None`: the slot has none.
-    of_slot: Vec<Option<Fd>>,
+    all: BTreeMap<Fd, Sock>,
+    /// The descriptor of the next socket; no descriptor is used twice.
+    next: u32,
     news: VecDeque<Fd>,
 }
 
 impl Sockets {
     fn add(&mut self, sock: Sock) -> Fd {
-        if let Some(i) = self.free.pop() {
-            self.all[i as usize] = Some(sock);
-            return Fd(i);
-        }
-        self.all.push(Some(sock));
-        Fd(self.all.len() as u32 - 1)
+        let fd = Fd(self.next);
+        self.next += 1;
+        self.all.insert(fd, sock);
+        fd
     }
 
     pub(crate) fn get(&self, fd: Fd) -> Result<&Sock, Errno> {
-        self.all.get(fd.0 as usize).and_then(Option::as_ref).ok_or(Errno::BADF)
+        self.all.get(&fd).ok_or(Errno::BADF)
     }
 
     pub(crate) fn get_mut(&mut self, fd: Fd) -> Result<&mut Sock, Errno> {
-        self.all.get_mut(fd.0 as usize).and_then(Option::as_mut).ok_or(Errno::BADF)
+        self.all.get_mut(&fd).ok_or(Errno::BADF)
     }
 
-    fn remove(&mut self, fd: Fd) -> Result<Sock, Errno> {
-        let sock = self.all.get_mut(fd.0 as usize).and_then(Option::take).ok_or(Errno::BADF)?;
-        self.free.push(fd.0);
-        Ok(sock)
-    }
-
-    fn name_slot(&mut self, slot: u32, fd: Option<Fd>) {
-        let i = slot as usize;
-        if i >= self.of_slot.len() {
-            self.of_slot.resize(i + 1, None);
-        }
-        self.of_slot[i] = fd;
+    /// The connection of a socket; `None` for any other socket.
+    pub(crate) fn stream(&self, fd: Fd) -> Option<&Stream> {
+        self.all.get(&fd)?.stream()
     }
 
     /// Number of open sockets.
     pub(crate) fn len(&self) -> usize {
-        self.all.len() - self.free.len()
+        self.all.len()
     }
 
     /// Number of connections in accept queues.
     pub(crate) fn waiting(&self) -> usize {
         let queue = |sock: &Sock| if let Role::Listener(l) = &sock.role { l.queue.len() } else { 0 };
-        self.all.iter().flatten().map(queue).sum()
+        self.all.values().map(queue).sum()
     }
 }
 
@@ -259,7 +247,7 @@ impl Host {
         let new = Sock { role: Role::Stream(self.link(slot, true)), ..fresh };
         self.apply_options(&new);
         let new = self.sockets.add(new);
-        self.sockets.name_slot(slot, Some(new));
+        self.uses[slot as usize] = Use::Open(new);
         self.touch();
         self.tell_room(fd);
         // Events before the socket was watched have rung no doorbell, so one is queued here.
@@ -312,7 +300,7 @@ impl Host {
                 sock.peer = Some(remote);
                 sock.role = Role::Stream(link);
                 self.apply_options(self.sockets.get(fd)?);
-                self.sockets.name_slot(slot, Some(fd));
+                self.uses[slot as usize] = Use::Open(fd);
                 self.touch();
                 Err(Errno::INPROGRESS)
             }
@@ -414,12 +402,11 @@ impl Host {
     /// # Errors
     /// EBADF when the socket does not exist.
     pub fn close(&mut self, fd: Fd) -> Result<(), Errno> {
-        let sock = self.sockets.remove(fd)?;
+        let sock = self.sockets.all.remove(&fd).ok_or(Errno::BADF)?;
         match sock.role {
             Role::Fresh => {}
             Role::Stream(link) => {
                 link.release(u64::MAX, sock.options.linger() == Some(0));
-                self.sockets.name_slot(link.slot(), None);
                 self.release_slot(link.slot());
             }
             Role::Listener(listener) => self.close_listener(&listener),
@@ -441,12 +428,10 @@ impl Host {
 
     /// The application dies: the service finds its sockets open and ends their connections for it.
     pub fn crash(&mut self) {
-        for i in 0..self.sockets.all.len() as u32 {
-            let Ok(sock) = self.sockets.remove(Fd(i)) else { continue };
+        for sock in std::mem::take(&mut self.sockets.all).into_values() {
             match sock.role {
                 Role::Fresh => {}
                 Role::Stream(link) => {
-                    self.sockets.name_slot(link.slot(), None);
                     self.mapped.linger(link.slot(), link.sender());
                     self.abandon_slot(link.slot(), false);
                 }
@@ -468,12 +453,8 @@ impl Host {
         if self.sockets.news.is_empty() {
             self.take_bells();
         }
-        loop {
-            let fd = self.sockets.news.pop_front()?;
-            if self.sockets.get(fd).is_ok() {
-                return Some(fd);
-            }
-        }
+        let Sockets { all, news, .. } = &mut self.sockets;
+        std::iter::from_fn(|| news.pop_front()).find(|fd| all.contains_key(fd))
     }
 
     /// True when the readiness of a socket may have changed since the last call of this or of [`next_news`](Self::next_news).
@@ -482,11 +463,13 @@ impl Host {
     }
 
     fn take_bells(&mut self) {
-        let Self { mapped, sockets, .. } = self;
+        let Self { mapped, sockets, uses, .. } = self;
         let layout = mapped.region.layout();
         let Some(block) = mapped.region.context(Side::One, APPLICATION) else { return };
         Doorbell::new(block, layout.words_per_group).drain(layout.params.slots, |slot| {
-            sockets.news.extend(sockets.of_slot.get(slot as usize).copied().flatten());
+            if let Some(Use::Open(fd)) = uses.get(slot as usize) {
+                sockets.news.push_back(*fd);
+            }
         });
     }
 
@@ -541,7 +524,7 @@ impl Host {
     /// The flow record of the connection, while TCP has one.
     #[must_use]
     pub fn flow(&self, fd: Fd) -> Option<FlowId> {
-        self.region.flow_of(self.sockets.get(fd).ok()?.stream()?.slot())
+        self.region.flow_of(self.sockets.stream(fd)?.slot())
     }
 }
 
