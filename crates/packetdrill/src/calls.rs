@@ -105,8 +105,7 @@ impl World {
         let mut rest = None;
         self.call(None, |state, _| match state.files.socket(fd) {
             Ok(socket) => {
-                let at_once = if socket.is_nonblocking { libc::MSG_DONTWAIT } else { 0 };
-                state.stack.host().receive_on(socket.fd, out, flags | at_once, &mut rest)
+                state.stack.host().receive_on(socket.fd, out, flags | at_once(socket), &mut rest).transpose()
             }
             Err(errno) => Some(Err(errno)),
         })
@@ -122,29 +121,12 @@ impl World {
     }
 
     pub(crate) fn send(&self, fd: i32, bytes: &[u8], flags: i32) -> Result<usize, Errno> {
-        let (mut done, mut has_waited) = (0, false);
-        self.call(None, |state, _| {
-            let socket = match state.files.socket(fd) {
-                Ok(socket) => socket,
-                Err(errno) => return Some(Err(errno)),
-            };
-            if std::mem::replace(&mut has_waited, true) && !state.stack.host().wakes_writer(socket.fd) {
-                return None;
+        let mut sent = None;
+        self.call(None, |state, _| match state.files.socket(fd) {
+            Ok(socket) => {
+                state.stack.host().send_on(socket.fd, bytes, flags | at_once(socket), &mut sent).transpose()
             }
-            loop {
-                let rest = bytes.get(done..).unwrap_or_default();
-                match state.stack.host().send(socket.fd, rest, flags) {
-                    Ok(n) => {
-                        done += n;
-                        if n == 0 || done >= bytes.len() {
-                            return Some(Ok(done));
-                        }
-                    }
-                    Err(Errno::AGAIN) if !dontwait(socket, flags) => return None,
-                    Err(_) if done > 0 => return Some(Ok(done)),
-                    Err(errno) => return Some(Err(errno)),
-                }
-            }
+            Err(errno) => Some(Err(errno)),
         })
     }
 
@@ -266,8 +248,9 @@ impl World {
     }
 }
 
-fn dontwait(socket: Socket, flags: i32) -> bool {
-    socket.is_nonblocking || flags & libc::MSG_DONTWAIT != 0
+/// The flag with which calls of this socket do not wait, if it is non-blocking.
+fn at_once(socket: Socket) -> i32 {
+    if socket.is_nonblocking { libc::MSG_DONTWAIT } else { 0 }
 }
 
 fn poll_one(state: &State, fd: i32, events: i16) -> i16 {

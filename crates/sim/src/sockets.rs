@@ -95,6 +95,11 @@ impl Sockets {
         self.all.get(&fd)?.stream()
     }
 
+    /// The connection of a socket. For a socket without one the error is `absent`.
+    fn connection(&self, fd: Fd, absent: Errno) -> Result<&Stream, Errno> {
+        self.get(fd)?.stream().ok_or(absent)
+    }
+
     /// Number of open sockets.
     pub(crate) fn len(&self) -> usize {
         self.all.len()
@@ -311,31 +316,55 @@ impl Host {
         }
     }
 
-    /// `send`. `flags`: `MSG_NOSIGNAL`, `MSG_DONTWAIT`, `MSG_MORE` and `MSG_OOB` are known; `MSG_EOR` changes nothing.
+    /// `send` that does not wait. `flags`: `MSG_NOSIGNAL`, `MSG_DONTWAIT`, `MSG_MORE` and `MSG_OOB` are known; `MSG_EOR` changes nothing.
     ///
     /// # Errors
     /// EAGAIN without space, EPIPE (no signal is raised), or the connection's error.
     pub fn send(&mut self, fd: Fd, bytes: &[u8], flags: i32) -> Result<usize, Errno> {
-        let about_bytes = libc::MSG_MORE | libc::MSG_EOR | libc::MSG_OOB;
-        if flags & !(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | about_bytes) != 0 {
+        self.send_on(fd, bytes, flags | libc::MSG_DONTWAIT, &mut None)?.ok_or(Errno::AGAIN)
+    }
+
+    /// `send` that may wait. `Ok(None)`: it waits; the caller calls again with the same arguments when the host has run. `sent`: bytes sent
+    /// before it waited, `None` at first.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn send_on(
+        &mut self,
+        fd: Fd,
+        bytes: &[u8],
+        flags: i32,
+        sent: &mut Option<usize>,
+    ) -> Result<Option<usize>, Errno> {
+        const ABOUT_BYTES: i32 = libc::MSG_MORE | libc::MSG_EOR | libc::MSG_OOB;
+        if flags & !(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | ABOUT_BYTES) != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        let mut done = 0;
+        if sent.is_some() && self.readiness(fd) & (ready::OUT | ready::ALWAYS) == 0 {
+            return Ok(None);
+        }
+        let mut done = sent.unwrap_or(0);
         loop {
-            let sock = self.sockets.get(fd)?;
             // Linux returns EPIPE for a socket that was never connected.
-            let link = sock.stream().ok_or(Errno::PIPE)?;
+            let link = self.sockets.connection(fd, Errno::PIPE)?;
+            if done > 0 && link.state() & (state::OVER | state::INTO_THE_VOID) != 0 {
+                // The next call reports the error.
+                return Ok(Some(done));
+            }
             let rest = &bytes[done..];
-            let step = link.step(rest.len());
-            match link.push_some(&[rest], 0, Said::from_bits_truncate(flags), step) {
+            match link.push_some(&[rest], 0, Said::from_bits_truncate(flags), link.step(rest.len())) {
                 Ok(Progress::Done(n)) => done += n,
+                Ok(Progress::Wait) if flags & libc::MSG_DONTWAIT == 0 => {
+                    *sent = Some(done);
+                    return Ok(None);
+                }
                 Ok(Progress::Wait) if done == 0 => return Err(Errno::AGAIN),
                 Err(errno) if done == 0 => return Err(errno),
-                _ => return Ok(done),
+                _ => return Ok(Some(done)),
             }
             self.touch();
             if done == bytes.len() {
-                return Ok(done);
+                return Ok(Some(done));
             }
             // `TCP_NOTSENT_LOWAT` counts unsent bytes: the core, which in reality runs beside the application, sends in between.
             self.run(self.now);
@@ -347,44 +376,43 @@ impl Host {
     /// # Errors
     /// EAGAIN when nothing is there, ENOTCONN, or the connection's error.
     pub fn receive(&mut self, fd: Fd, out: &mut [u8], flags: i32) -> Result<usize, Errno> {
-        self.receive_on(fd, out, flags | libc::MSG_DONTWAIT, &mut None).unwrap_or(Err(Errno::AGAIN))
+        self.receive_on(fd, out, flags | libc::MSG_DONTWAIT, &mut None)?.ok_or(Errno::AGAIN)
     }
 
-    /// `recv` that may wait. `None`: it waits; the caller calls again with the same arguments when the host has run. `rest` is `None` at first.
+    /// `recv` that may wait. `Ok(None)`: it waits; the caller calls again with the same arguments when the host has run. `rest`: `None` at
+    /// first.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
     pub fn receive_on(
         &mut self,
         fd: Fd,
         out: &mut [u8],
         flags: i32,
         rest: &mut Option<Receiving>,
-    ) -> Option<Result<usize, Errno>> {
+    ) -> Result<Option<usize>, Errno> {
         const KNOWN: i32 =
             libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_OOB;
         if flags & !KNOWN != 0 {
-            return Some(Err(Errno::OPNOTSUPP));
+            return Err(Errno::OPNOTSUPP);
         }
-        let link = match self.sockets.get(fd).map(|sock| sock.stream().ok_or(Errno::NOTCONN)) {
-            Ok(Ok(link)) => link,
-            Ok(Err(errno)) | Err(errno) => return Some(Err(errno)),
-        };
-        let amount = Amount { total: out.len(), enough: usize::MAX };
+        let link = self.sockets.connection(fd, Errno::NOTCONN)?;
         let done = match rest {
-            None => link.receive(&mut [out], amount, flags, || false),
-            Some(rest) if !(rest.is_cut(link) || link.has_more(rest.so_far())) => return None,
-            Some(rest) => rest.go_on(link, &mut [out]).map(|is_over| match is_over {
-                true => Received::Done(rest.done),
-                false => Received::Wait(*rest),
-            }),
+            Some(rest) if !(rest.is_cut(link) || link.has_more(rest.so_far())) => return Ok(None),
+            Some(rest) => rest.go_on(link, &mut [out])?.then_some(rest.done),
+            None => {
+                let amount = Amount { total: out.len(), enough: usize::MAX };
+                match link.receive(&mut [out], amount, flags, || false)? {
+                    Received::Done(n) => Some(n),
+                    Received::Wait(left) => {
+                        *rest = Some(left);
+                        None
+                    }
+                }
+            }
         };
         self.touch();
-        match done {
-            Ok(Received::Done(n)) => Some(Ok(n)),
-            Ok(Received::Wait(left)) => {
-                *rest = Some(left);
-                None
-            }
-            Err(errno) => Some(Err(errno)),
-        }
+        Ok(done)
     }
 
     /// `shutdown`; `how`: `SHUT_RD`, `SHUT_WR` or `SHUT_RDWR`.
@@ -392,7 +420,7 @@ impl Host {
     /// # Errors
     /// ENOTCONN without a connection, EINVAL for another `how`.
     pub fn shutdown(&mut self, fd: Fd, how: i32) -> Result<(), Errno> {
-        self.sockets.get(fd)?.stream().ok_or(Errno::NOTCONN)?.shutdown(how)?;
+        self.sockets.connection(fd, Errno::NOTCONN)?.shutdown(how)?;
         self.touch();
         Ok(())
     }
@@ -483,12 +511,6 @@ impl Host {
             Role::Listener(_) => ready::IN | ready::RDNORM,
             Role::Stream(link) => link.stream_readiness(),
         }
-    }
-
-    /// True when a sleeping writer would be woken: the socket is writable or broken. Less space than epoll requires does not wake it.
-    #[must_use]
-    pub fn wakes_writer(&self, fd: Fd) -> bool {
-        self.readiness(fd) & (ready::OUT | ready::ERR | ready::HUP) != 0
     }
 
     /// A value that changes with each byte or connection that arrives, and with each send that found no space. Together with the readiness

@@ -93,8 +93,8 @@ impl Runner {
             "sendfile" => Operation::SendFile {
                 socket: self.socket(call, 0)?,
                 file: self.int(call, 1)?,
-                left: self.len(self.arg(call, 3)?)?,
-                done: 0,
+                len: self.len(self.arg(call, 3)?)?,
+                sent: None,
             },
             "poll" => {
                 Operation::Poll { wanted: self.poll_wanted(call)?, until: self.until(self.int(call, 2)?) }
@@ -113,8 +113,8 @@ impl Runner {
         Ok(Operation::Receive { socket: self.socket(call, 0)?, len, flags, rest: None })
     }
 
-    fn send(&self, call: &Call, left: usize, flags: i32) -> Result<Operation, Trouble> {
-        Ok(Operation::Send { socket: self.socket(call, 0)?, left, done: 0, flags })
+    fn send(&self, call: &Call, len: usize, flags: i32) -> Result<Operation, Trouble> {
+        Ok(Operation::Send { socket: self.socket(call, 0)?, len, flags, sent: None })
     }
 
     /// Total length of the buffers of a `msghdr`, bytes.
