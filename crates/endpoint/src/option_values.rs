@@ -23,6 +23,20 @@ pub fn int(value: &[u8]) -> Option<i32> {
     value.first_chunk().map(|bytes| i32::from_ne_bytes(*bytes))
 }
 
+/// Copies an option's value to `out`, cut to its length. Returns the number of bytes.
+pub fn put(out: &mut [u8], value: &[u8]) -> usize {
+    let n = out.len().min(value.len());
+    out[..n].copy_from_slice(&value[..n]);
+    n
+}
+
+/// Copies the name of a congestion control to `out`, as [`put`]. Linux: 16 bytes, zeros included.
+pub fn put_congestion(out: &mut [u8], name: &str) -> usize {
+    let mut bytes = name.as_bytes().to_vec();
+    bytes.resize(16, 0);
+    put(out, &bytes)
+}
+
 fn long(value: &[u8], at: usize) -> Option<i64> {
     value.get(at..)?.first_chunk().map(|bytes| i64::from_ne_bytes(*bytes))
 }

@@ -5,7 +5,7 @@ use crate::sockets::{Fd, Role, Sock};
 use congestion::Algorithm;
 use control::TcpInfo;
 use endpoint::Endpoint as Stream;
-use endpoint::option_values::int;
+use endpoint::option_values::{int, put, put_congestion};
 use endpoint::options::{By, Name};
 use libc::{
     IPPROTO_TCP, SO_ACCEPTCONN, SO_ERROR, SO_LINGER, SO_SNDBUF, SO_TYPE, SOL_SOCKET, TCP_CONGESTION,
@@ -23,12 +23,6 @@ const QUICK_ACK: Name = Name::new(IPPROTO_TCP, TCP_QUICKACK);
 
 /// Payload bytes of a full segment without a connection, unless `TCP_MAXSEG` is set (RFC 9293 section 3.7.1).
 const SEGMENT_DEFAULT: u16 = 536;
-
-fn copy(from: &[u8], out: &mut [u8]) -> usize {
-    let n = out.len().min(from.len());
-    out[..n].copy_from_slice(&from[..n]);
-    n
-}
 
 /// Puts the host's `tcp_notsent_lowat` in the place of the process's, which all simulated hosts share.
 fn limit_unsent(link: &Stream, most: u32) {
@@ -105,17 +99,14 @@ impl Host {
         let sock = self.sockets.get(fd)?;
         let option = Name::new(level, name);
         let value = match (level, name) {
-            (IPPROTO_TCP, TCP_INFO) => return Ok(copy(&self.tcp_info(sock).encode(), out)),
+            (IPPROTO_TCP, TCP_INFO) => return Ok(put(out, &self.tcp_info(sock).encode())),
             (IPPROTO_TCP, TCP_CONGESTION) => {
-                let mut name = self.congestion(fd, sock).to_string().into_bytes();
-                // Linux returns 16 bytes, padded with zeros.
-                name.resize(16, 0);
-                return Ok(copy(&name, out));
+                return Ok(put_congestion(out, &self.congestion(fd, sock).to_string()));
             }
             (SOL_SOCKET, SO_LINGER) => {
                 let linger = sock.options.linger();
                 let (on, seconds) = (i32::from(linger.is_some()), linger.unwrap_or(0));
-                return Ok(copy(&[on.to_ne_bytes(), seconds.to_ne_bytes()].concat(), out));
+                return Ok(put(out, &[on.to_ne_bytes(), seconds.to_ne_bytes()].concat()));
             }
             (SOL_SOCKET, SO_ERROR) => {
                 sock.stream().and_then(Stream::pending_error).map_or(0, Errno::raw_os_error)
@@ -130,7 +121,7 @@ impl Host {
             _ if option == QUICK_ACK => i32::from(sock.is_quick),
             _ => sock.options.answer(option)?,
         };
-        Ok(copy(&value.to_ne_bytes(), out))
+        Ok(put(out, &value.to_ne_bytes()))
     }
 
     /// The congestion control that the connection uses, or will use.

@@ -19,6 +19,7 @@ pub use amounts::{Beside, beside, has_space, held_back, is_at_mark, low_water, u
 use control::KernelReason;
 use cycles::Section;
 use endpoint::Endpoint;
+use endpoint::option_values;
 use endpoint::options::Name;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
@@ -469,7 +470,7 @@ pub fn option(fd: RawFd, level: i32, name: i32, out: &mut [u8]) -> Handled<usize
     if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
         && let Some(error) = sock.take_late_error()
     {
-        return Some(Ok(options::put(out, error.raw_os_error())));
+        return Some(Ok(option_values::put(out, &error.raw_os_error().to_ne_bytes())));
     }
     pending_sockopts::tell(&sock, fd)
         .map_or_else(|e| Some(Err(e)), |()| reported::get(&sock, fd, Name { level, name }, out))

@@ -7,7 +7,7 @@ use crate::socket::{Sock, flag, pending_sockopts};
 use crate::sys::{self, address};
 use control::{KernelReason, Reply, Request, SocketOptions, TcpInfo, tcp_state};
 use endpoint::cork::LOOPBACK_MSS;
-use endpoint::option_values::{congestion, int};
+use endpoint::option_values::{congestion, int, put, put_congestion};
 use endpoint::options::{By, Name, TCP_INQ};
 use endpoint::{Endpoint, state};
 use rustix::fd::RawFd;
@@ -248,29 +248,12 @@ pub fn get(sock: &Sock, level: i32, name: i32, out: &mut [u8]) -> Option<Result<
         (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => segment(link) as i32,
         (libc::SOL_SOCKET, libc::SO_SNDBUF) => link.grown_buffer()? as i32,
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
-            // Linux: a name of 16 bytes, zeros included.
-            let mut name = asked(link)?.1.into_bytes();
-            name.resize(16, 0);
-            let n = out.len().min(name.len());
-            out[..n].copy_from_slice(&name[..n]);
-            return Some(Ok(n));
+            return Some(Ok(put_congestion(out, &asked(link)?.1)));
         }
-        (libc::IPPROTO_TCP, libc::TCP_INFO) => {
-            let info = info(link).encode();
-            let n = out.len().min(info.len());
-            out[..n].copy_from_slice(&info[..n]);
-            return Some(Ok(n));
-        }
+        (libc::IPPROTO_TCP, libc::TCP_INFO) => return Some(Ok(put(out, &info(link).encode()))),
         _ => return None,
     };
-    Some(Ok(put(out, value)))
-}
-
-/// Writes an int into `out`, cut to its length; returns the number of bytes.
-pub fn put(out: &mut [u8], value: i32) -> usize {
-    let n = out.len().min(4);
-    out[..n].copy_from_slice(&value.to_ne_bytes()[..n]);
-    n
+    Some(Ok(put(out, &value.to_ne_bytes())))
 }
 
 /// `SO_PEERNAME`, also before and after the connection, as on Linux. EINVAL when `out` is longer than the address.
