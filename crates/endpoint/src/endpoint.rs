@@ -298,6 +298,18 @@ impl Endpoint {
         }
     }
 
+    /// True for a connection during its handshake.
+    pub fn is_connecting(&self) -> bool {
+        let _ = self.peer_flags();
+        self.state() & (state::OPEN | state::OVER) == 0 && !self.is_open()
+    }
+
+    /// Takes the pending error (`SO_ERROR`), with an end of the connection that the peer has just announced.
+    pub fn pending_error(&self) -> Option<Errno> {
+        let _ = self.peer_flags();
+        self.take_error()
+    }
+
     /// Takes the pending error.
     pub fn take_error(&self) -> Option<Errno> {
         let b = self.block();

@@ -434,6 +434,19 @@ impl Endpoint {
         head.saturating_sub(tail).min(2 * u64::from(base::limits::RING_MAX)) as usize
     }
 
+    /// `shutdown`; `how`: `SHUT_RD`, `SHUT_WR` or `SHUT_RDWR`.
+    ///
+    /// # Errors
+    /// ENOTCONN when there is no connection any more, EINVAL for another `how`.
+    pub fn shutdown(&self, how: i32) -> Result<(), Errno> {
+        match how {
+            libc::SHUT_RD => self.shut(true, false),
+            libc::SHUT_WR => self.shut(false, true),
+            libc::SHUT_RDWR => self.shut(true, true),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
     /// `shutdown` of the receiving direction (`read`), the sending direction (`write`), or both.
     ///
     /// # Errors

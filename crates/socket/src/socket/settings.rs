@@ -2,22 +2,13 @@
 
 use crate::socket::zerocopy::Notices;
 use control::KernelReason;
+use endpoint::options::Options;
 use rustix::io::Errno;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// An option that was set: level, name, value.
-pub type Kept = (i32, i32, Box<[u8]>);
 
 /// Options and state of one socket. Accepted sockets share those of their listener until either changes.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
-    /// Longest time that a receive waits (`SO_RCVTIMEO`); `None`: no limit.
-    pub receive_limit: Option<Duration>,
-    /// Longest time that a send waits (`SO_SNDTIMEO`); `None`: no limit.
-    pub send_limit: Option<Duration>,
-    /// `SO_LINGER` in seconds; `None`: off.
-    pub linger: Option<u32>,
     /// Why the socket is never accelerated: an option was set that only the kernel can honour.
     pub kernel_only: Option<KernelReason>,
     /// True for a listener bound to the unspecified address, and for connections accepted from it.
@@ -30,8 +21,8 @@ pub struct Settings {
     pub error: Option<Errno>,
     /// Completion notices of `MSG_ZEROCOPY`; not shared with accepted sockets.
     pub notices: Option<Arc<Notices>>,
-    /// Options that an accepted socket inherits, in the order in which they were set.
-    pub kept: Vec<Kept>,
+    /// Options that an accepted socket inherits.
+    pub options: Options,
     /// `SO_COOKIE` of a socket that came from another process or was passed to one; else 0.
     pub cookie: u64,
 }
