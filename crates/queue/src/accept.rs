@@ -77,6 +77,19 @@ impl<'a> Accepting<'a> {
         Self(words)
     }
 
+    /// A grant is about to be put in, at this moment (`cycles::moment`).
+    pub fn note_moment(self, moment: u32) {
+        if self.0.top.load(Relaxed) == 0 {
+            self.0.since.store(moment, Relaxed);
+        }
+    }
+
+    /// When the first of the connections that wait came. Hostile.
+    #[must_use]
+    pub fn since(self) -> u32 {
+        self.0.since.load(Relaxed)
+    }
+
     /// Puts a grant into the queue. False: it is there already, or a process is accepting it.
     pub fn push(self, grant: u32) -> bool {
         let Some(state) = self.0.states.get(grant as usize) else { return false };

@@ -370,6 +370,7 @@ impl Registry {
         let Some(listener) = self.listeners.all.get_mut(&id) else { return false };
         let Ok(grant) = listener.grants.take(incoming) else { return false };
         listener.memory.write(grant, incoming.1.to_words());
+        listener.queue().note_moment(cycles::moment());
         listener.queue().put(grant);
         listener.single.push_back(grant);
         true

@@ -418,8 +418,8 @@ impl Interest {
                 (0..items.len() as u32).for_each(news);
             }
         }
+        self.look_at_queues(now);
         self.queue_fresh();
-        self.look_at_queues();
         if dead {
             self.enqueue_all();
         }
@@ -427,7 +427,7 @@ impl Interest {
     }
 
     /// Queues the listeners with connections to accept.
-    fn look_at_queues(&mut self) {
+    fn look_at_queues(&mut self, now: u32) {
         for at in 0..self.listeners.len() {
             let Listening { item, queue, arrivals, rest } = &mut self.listeners[at];
             let (i, queue) = (*item, queue.accepting());
@@ -435,7 +435,15 @@ impl Interest {
                 continue;
             }
             let is_new = std::mem::replace(arrivals, queue.arrivals()) != queue.arrivals();
-            if is_new { self.enqueue(i) } else { self.queue(i) }
+            let age = now.wrapping_sub(queue.since());
+            let Some(item) = self.items.get_mut(i as usize).and_then(Option::as_mut) else { continue };
+            if self.counts && is_new && item.due().is_some() {
+                self.edges += 1;
+            }
+            if !item.queued {
+                item.queued = true;
+                self.fresh.push((age, i));
+            }
         }
     }
 
