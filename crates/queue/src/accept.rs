@@ -79,15 +79,19 @@ impl<'a> Accepting<'a> {
 
     /// A grant is about to be put in, at this moment (`cycles::moment`).
     pub fn note_moment(self, moment: u32) {
-        if self.0.top.load(Relaxed) == 0 {
+        if self.0.arrivals.load(Relaxed) == self.0.seen.load(Relaxed) {
             self.0.since.store(moment, Relaxed);
         }
     }
 
-    /// When the first of the connections that wait came. Hostile.
-    #[must_use]
-    pub fn since(self) -> u32 {
-        self.0.since.load(Relaxed)
+    /// An epoll set looks at the queue: returns when the first connection after the last such look came. Hostile.
+    pub fn look(self) -> u32 {
+        let arrivals = self.0.arrivals.load(Relaxed);
+        let since = self.0.since.load(Relaxed);
+        if self.0.seen.load(Relaxed) != arrivals {
+            self.0.seen.store(arrivals, Relaxed);
+        }
+        since
     }
 
     /// Puts a grant into the queue. False: it is there already, or a process is accepting it.

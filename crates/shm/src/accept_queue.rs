@@ -57,7 +57,7 @@ pub mod sleeper {
 /// What waits to be accepted, and what sleeps. Any process that has the file may write anything here.
 ///
 /// ```text
-///   0    next u32 | turn u32 | flags u32 | arrivals u32 | since u32
+///   0    next u32 | turn u32 | flags u32 | arrivals u32 | since u32 | seen u32
 ///   64   asleep u64 x 4 | woken u64 x 4      a bit each for each word of `sleepers`
 ///   128  top u64                    bit g: group g of `waiting` has a set bit
 ///   192  waiting u64 x 1024         a bit for each grant that is QUEUED
@@ -75,9 +75,11 @@ pub struct QueueWords {
     pub flags: AtomicU32,
     /// Number of connections that were put in so far; counted after `waiting` has the bit.
     pub arrivals: AtomicU32,
-    /// When the first of the connections that wait came, as `cycles::moment` says; events of sockets are put in order by it.
+    /// When the first connection after the last look of an epoll set came, as `cycles::moment` says; events of sockets are put in order by it.
     pub since: AtomicU32,
-    pad: [AtomicU32; 11],
+    /// Value of `arrivals` at the last look of an epoll set.
+    pub seen: AtomicU32,
+    pad: [AtomicU32; 10],
     /// A bit for each sleeper that is to be woken.
     pub asleep: [AtomicU64; SLEEPERS / 64],
     /// A bit for each exclusive sleeper that was woken for a connection and has not looked yet.
@@ -135,6 +137,7 @@ impl Default for QueueWords {
             flags: AtomicU32::new(0),
             arrivals: AtomicU32::new(0),
             since: AtomicU32::new(0),
+            seen: AtomicU32::new(0),
             pad: std::array::from_fn(|_| AtomicU32::new(0)),
             asleep: std::array::from_fn(|_| AtomicU64::new(0)),
             woken: std::array::from_fn(|_| AtomicU64::new(0)),

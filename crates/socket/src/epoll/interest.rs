@@ -431,11 +431,11 @@ impl Interest {
         for at in 0..self.listeners.len() {
             let Listening { item, queue, arrivals, rest } = &mut self.listeners[at];
             let (i, queue) = (*item, queue.accepting());
+            let age = now.wrapping_sub(queue.look());
             if !rest.as_ref().map_or_else(|| queue.has_any(), |rest| rest.has_any()) {
                 continue;
             }
             let is_new = std::mem::replace(arrivals, queue.arrivals()) != queue.arrivals();
-            let age = now.wrapping_sub(queue.since());
             let Some(item) = self.items.get_mut(i as usize).and_then(Option::as_mut) else { continue };
             if self.counts && is_new && item.due().is_some() {
                 self.edges += 1;
