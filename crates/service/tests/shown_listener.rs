@@ -5,9 +5,7 @@ use control::{Reply, Request, Unlisten};
 use rustix::fd::AsFd;
 use service::{Options, Sharing};
 use shm::half_flags::{OPEN, RESET};
-use shm::queue_flags::NONBLOCK;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 fn wish(nonblocking: bool) -> Request {
@@ -32,7 +30,7 @@ fn joining(app: &mut App, socket: &TcpListener) -> u32 {
 }
 
 fn is_nonblocking(app: &App, queue: u32) -> bool {
-    app.memory(queue).words().flags.load(Ordering::Relaxed) & NONBLOCK != 0
+    app.memory(queue).is_nonblocking()
 }
 
 fn is(client: &App, conn: &Conn, flag: u32) -> bool {
@@ -203,7 +201,7 @@ fn a_process_that_has_left_comes_back_to_the_same_queue() {
     client.send(&mut conn, b"early");
     let grant = first.claim(queue).unwrap();
     assert!(first.take(queue, grant).is_none(), "it has left");
-    first.queue(queue).finish(grant);
+    first.queue(queue).finish(grant, first.welcome.application);
     first.queue(queue).push(grant);
     assert_eq!(joining(&mut first, &socket), queue);
     let (mut here, _) = first.accept_wait(queue);

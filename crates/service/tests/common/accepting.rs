@@ -85,7 +85,7 @@ impl App {
     /// Does not sleep at the queue any more.
     pub fn leave_rest(&mut self, queue: u32) {
         if let Some((place, sleeper)) = self.queues.places.remove(&queue) {
-            self.queue(queue).unregister(place, sleeper);
+            let _ = self.queue(queue).unregister(place, sleeper);
         }
     }
 
@@ -117,7 +117,7 @@ impl App {
 
     /// Last step of an accept.
     pub fn finish(&self, queue: u32, grant: u32) {
-        self.queue(queue).finish(grant);
+        self.queue(queue).finish(grant, self.welcome.application);
         fence(Ordering::SeqCst);
         if self.memory(queue).words().flags.load(Ordering::Relaxed) & WANT_ROOM != 0 {
             self.say(Request::Accepted { queue });
@@ -231,7 +231,10 @@ impl App {
     /// Wakes the sleepers that must hear of one more connection.
     pub fn wake_acceptors(&mut self, queue: u32) {
         let mut sleepers = Vec::new();
-        self.queue(queue).wake(|sleeper| sleepers.push(sleeper));
+        self.queue(queue).wake(|sleeper| {
+            sleepers.push(sleeper);
+            true
+        });
         for Sleeper { application, context, .. } in sleepers {
             let context = u32::from(context);
             if application == self.welcome.application {
