@@ -214,6 +214,10 @@ fn a_grant_whose_connection_is_over_names_no_later_connection_of_its_slot() {
 fn an_accepted_connection_is_neither_reset_nor_taken_by_another_holder() {
     for sharing in [Sharing::Always, Sharing::Never] {
         let mut all = shared(Options { sharing: Some(sharing), ..Options::default() });
+        let own = other_holder(&all.daemon, &all._socket);
+        let welcome = &all.honest.welcome;
+        let place = Parent { application: welcome.application, secret: welcome.secret, holder: 1 };
+        let relative = App::with(&all.daemon, Some(place), 1);
         let mut there = all.client.connect(all.address);
         let grant = all.honest.claim(all.queue).unwrap();
         let (mut here, record) = all.honest.set_up(all.queue, grant).unwrap();
@@ -221,11 +225,6 @@ fn an_accepted_connection_is_neither_reset_nor_taken_by_another_holder() {
         all.honest.finish(all.queue, grant);
         assert!(all.hostile.take(all.queue, grant).is_none());
         // It says that a process had claimed it which then dies: one of its own, and one of the honest family.
-        let mut own = other_holder(&all.daemon, &all._socket);
-        let welcome = &all.honest.welcome;
-        let place = Parent { application: welcome.application, secret: welcome.secret, holder: 1 };
-        let relative = App::with(&all.daemon, Some(place), 1);
-        own.listen_to_pushes();
         for dying in [own, relative] {
             all.state(grant).store(CLAIMED | dying.welcome.application, Ordering::SeqCst);
             drop(dying);

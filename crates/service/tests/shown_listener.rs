@@ -144,7 +144,7 @@ fn what_another_family_was_accepting_when_it_was_killed_waits_again() {
         client.send(&mut conns[0], b"early");
         assert_eq!(first.receive_exact(&mut here, 5), b"early");
         client.until("the other one has ended with its process", |c| {
-            is(c, &conns[1], shm::half_flags::RELEASED)
+            is(c, &conns[1], shm::half_flags::FIN | RESET)
         });
         assert!(first.accept(queue).is_none(), "{sharing:?}");
     }

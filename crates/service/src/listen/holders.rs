@@ -233,14 +233,12 @@ impl Registry {
         }
     }
 
-    /// Processes that own regions of connections that wait in queues, though no process of their family lives.
+    /// Processes that own regions of connections that wait in queues. Perhaps no process of their family lives: another holder of the socket
+    /// may accept them.
     pub fn owners_of_unaccepted(&self) -> Vec<u32> {
-        let is_dead =
-            |l: &&Listener| !self.applications.values().any(|a| a.descends_from(l.home.application));
-        let abandoned = self.listeners.all.values().filter(is_dead);
-        let queued = abandoned.flat_map(|l| {
+        let queued = self.listeners.all.values().flat_map(|l| {
             let of_queue = l.grants.iter().filter(|(grant, _)| !l.queue().is_idle(*grant));
-            of_queue.map(|(_, incoming)| *incoming)
+            of_queue.map(|(_, incoming)| *incoming).filter(|incoming| self.is_unaccepted(incoming))
         });
         let owner = |(_, record): Incoming| {
             self.regions
