@@ -245,11 +245,10 @@ fn goes_on(dies: bool) {
         assert_eq!(old.unlisten(queue, Unlisten::GivenUp), Reply::Done);
         Some(old)
     };
-    for n in 0..conns.len() {
+    for conn in &mut conns {
         // They come in the order in which they were asked for.
         let (mut accepted, record) = new.accept_wait(queue);
-        assert_eq!((accepted.slot, record.local), (conns[n].slot, address));
-        let conn = &mut conns[n];
+        assert_eq!((accepted.slot, record.local), (conn.slot, address));
         client.until("it is let in", |c| is_open(c, conn));
         new.send(&mut accepted, b"answer");
         assert_eq!(client.receive_exact(conn, 6), b"answer");

@@ -178,7 +178,7 @@ impl Registry {
         self.keep_slot(&left);
         self.note_accepted(&incoming);
         let held = self.hold_unused(left, [local, peer]);
-        let carried = held.and_then(|trust| Some((trust, self.carry_unused(trust, own, id))));
+        let carried = held.map(|trust| (trust, self.carry_unused(trust, own, id)));
         match carried {
             Some((_, Some((_, slot)))) => {
                 Answer::plain(Reply::Moved { slot, local, peer, shut_read: false, shut_write: false })
