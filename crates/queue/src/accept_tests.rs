@@ -12,7 +12,7 @@ struct Empty(AcceptQueue);
 
 impl Empty {
     fn new() -> Self {
-        Self(AcceptQueue::create().unwrap().0)
+        Self(AcceptQueue::create().expect("memory for a queue").0)
     }
 
     fn queue(&self) -> Accepting<'_> {

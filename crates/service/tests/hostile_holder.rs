@@ -169,20 +169,16 @@ fn a_holder_that_takes_all_places_of_sleepers_keeps_no_connection_back() {
 }
 
 #[test]
-fn a_holder_that_marks_everything_claimed_harms_its_own_socket_only() {
+fn a_holder_that_marks_everything_claimed_keeps_no_connection_back() {
     let mut all = shared(Options::default());
     let words = all.hostile.memory(all.queue).words();
-    words.states.iter().for_each(|state| state.store(CLAIMED | VALUE, Ordering::SeqCst));
-    let conns: Vec<Conn> = (0..3).map(|_| all.client.connect(all.address)).collect();
-    assert_eq!(all.honest.claim(all.queue), None);
-    all.honest.say(Request::Accepted { queue: all.queue });
-    let (socket, address) = listener();
-    let other = all.honest.listen(&socket, 8);
-    all.client.connect(address);
-    assert_eq!(all.honest.accept_wait(other).1.local, address);
-    assert_eq!(all.honest.unlisten(all.queue, Unlisten::Stopped), Reply::Done);
-    for conn in &conns {
-        all.client.until("it is reset", |c| c.peer_flags(conn) & RESET != 0);
+    for _ in 0..3 {
+        words.states.iter().for_each(|state| state.store(CLAIMED | VALUE, Ordering::SeqCst));
+        let mut there = all.client.connect(all.address);
+        let (mut here, record) = all.honest.accept_wait(all.queue);
+        assert_eq!(record.local, all.address);
+        all.client.send(&mut there, b"heard");
+        assert_eq!(all.honest.receive_exact(&mut here, 5), b"heard");
     }
 }
 
@@ -214,6 +210,10 @@ fn a_grant_whose_connection_is_over_names_no_later_connection_of_its_slot() {
 fn an_accepted_connection_is_neither_reset_nor_taken_by_another_holder() {
     for sharing in [Sharing::Always, Sharing::Never] {
         let mut all = shared(Options { sharing: Some(sharing), ..Options::default() });
+        let own = other_holder(&all.daemon, &all._socket);
+        let welcome = &all.honest.welcome;
+        let place = Parent { application: welcome.application, secret: welcome.secret, holder: 1 };
+        let relative = App::with(&all.daemon, Some(place), 1);
         let mut there = all.client.connect(all.address);
         let grant = all.honest.claim(all.queue).unwrap();
         let (mut here, record) = all.honest.set_up(all.queue, grant).unwrap();
@@ -221,11 +221,6 @@ fn an_accepted_connection_is_neither_reset_nor_taken_by_another_holder() {
         all.honest.finish(all.queue, grant);
         assert!(all.hostile.take(all.queue, grant).is_none());
         // It says that a process had claimed it which then dies: one of its own, and one of the honest family.
-        let mut own = other_holder(&all.daemon, &all._socket);
-        let welcome = &all.honest.welcome;
-        let place = Parent { application: welcome.application, secret: welcome.secret, holder: 1 };
-        let relative = App::with(&all.daemon, Some(place), 1);
-        own.listen_to_pushes();
         for dying in [own, relative] {
             all.state(grant).store(CLAIMED | dying.welcome.application, Ordering::SeqCst);
             drop(dying);

@@ -90,12 +90,12 @@ fn two_families_take_turns_at_one_queue() {
         let mut client = App::new(&daemon);
         let mut conns: Vec<Conn> = (0..6).map(|_| client.connect(address)).collect();
         conns.iter_mut().for_each(|conn| client.send(conn, b"early"));
-        for n in 0..conns.len() {
+        for (n, conn) in conns.iter_mut().enumerate() {
             let app = if n % 2 == 0 { &mut first } else { &mut second };
             let (mut accepted, _) = app.accept_wait(queue);
             assert_eq!(app.receive_exact(&mut accepted, 5), b"early", "{sharing:?}");
             app.send(&mut accepted, &[n as u8; 3]);
-            assert_eq!(client.receive_exact(&mut conns[n], 3), [n as u8; 3], "the oldest comes first");
+            assert_eq!(client.receive_exact(conn, 3), [n as u8; 3], "the oldest comes first");
         }
     }
 }
@@ -142,7 +142,7 @@ fn what_another_family_was_accepting_when_it_was_killed_waits_again() {
         client.send(&mut conns[0], b"early");
         assert_eq!(first.receive_exact(&mut here, 5), b"early");
         client.until("the other one has ended with its process", |c| {
-            is(c, &conns[1], shm::half_flags::RELEASED)
+            is(c, &conns[1], shm::half_flags::FIN | RESET)
         });
         assert!(first.accept(queue).is_none(), "{sharing:?}");
     }

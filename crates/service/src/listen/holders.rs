@@ -232,13 +232,14 @@ impl Registry {
         }
     }
 
-    /// Processes that own regions of connections that wait in queues, or are being accepted: perhaps no process of their family lives.
+    /// Processes that own regions of connections that wait in queues, or for room there. Perhaps no process of their family lives: another
+    /// holder of the socket may accept them.
     pub fn owners_of_unaccepted(&self) -> Vec<u32> {
         let queued = self.listeners.all.values().flat_map(|l| {
             let of_queue = l.grants.iter().filter(|(grant, _)| !l.queue().is_idle(*grant));
-            of_queue
-                .map(|(_, (_, record))| record.region)
-                .chain(l.waiting.iter().map(|(_, record)| record.region))
+            let of_queue =
+                of_queue.map(|(_, incoming)| incoming).filter(|incoming| self.is_unaccepted(incoming));
+            of_queue.chain(&l.waiting).map(|(_, record)| record.region)
         });
         let owner = |region: u32| {
             let of_pair = || Some(self.pairs.get(&region)?.parties[Side::One.index()]);
