@@ -319,7 +319,12 @@ impl<'a> Accepting<'a> {
         let first =
             (sleeper.application as usize).wrapping_mul(31).wrapping_add(usize::from(sleeper.context));
         (0..SLEEPERS).map(|i| (first + i) % SLEEPERS).find(|place| {
-            self.0.sleepers[*place].compare_exchange(0, sleeper.word(), AcqRel, Relaxed).is_ok()
+            let is_taken =
+                self.0.sleepers[*place].compare_exchange(0, sleeper.word(), AcqRel, Relaxed).is_ok();
+            if is_taken {
+                self.take_turn(*place);
+            }
+            is_taken
         })
     }
 
@@ -421,15 +426,16 @@ impl<'a> Accepting<'a> {
                 if !places.contains(&place) || sleeper == 0 || is_exclusive && *is_done {
                     continue;
                 }
-                if word.fetch_and(!bit, SeqCst) & bit == 0 {
-                    continue;
-                }
+                // First: a sleeper that leaves finds its mark gone, and then this bit.
                 if is_exclusive {
                     self.0.woken[index].fetch_or(bit, SeqCst);
                 }
-                if wake(Sleeper::of(sleeper)) && is_exclusive {
+                let is_woken = word.fetch_and(!bit, SeqCst) & bit != 0 && wake(Sleeper::of(sleeper));
+                if is_exclusive && is_woken {
                     *is_done = true;
                     self.0.turn.store(place as u32 + 1, Relaxed);
+                } else if is_exclusive {
+                    self.take_turn(place);
                 }
             }
         }
@@ -441,10 +447,12 @@ impl<'a> Accepting<'a> {
             let seen = word.load(Acquire);
             if seen != 0 && is_gone(Sleeper::of(seen).application) {
                 self.awake(place);
-                self.take_turn(place);
                 let _ = word.compare_exchange(seen, 0, AcqRel, Relaxed);
             }
         }
+        // A process that was killed may have left a bit here, and a set would leave a grant to a sleeper that is gone. One bit too few only
+        // has two sets look.
+        self.0.woken.iter().for_each(|word| word.store(0, SeqCst));
     }
 
     /// True when some sleeper sleeps. Hostile.

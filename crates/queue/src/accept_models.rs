@@ -267,3 +267,67 @@ fn loom_a_grant_that_is_put_in_again_while_a_dead_claim_ends_keeps_its_bit() {
         is_each_once(rest(&words), if pushed { &[3] } else { &[] });
     });
 }
+
+#[test]
+fn loom_an_exclusive_set_leaves_a_grant_only_to_one_that_was_woken_for_it() {
+    model(3, || {
+        let words = queue();
+        let places = [1, 2].map(|context| of(&words).register(sleeper(context, true)).unwrap());
+        of(&words).announce_sleep(places[0]);
+        assert!(of(&words).push(3));
+        let mut woken = Vec::new();
+        of(&words).wake(|sleeper| {
+            woken.push(sleeper.context);
+            true
+        });
+        assert_eq!(woken, [1]);
+        let pusher = {
+            let words = words.clone();
+            thread::spawn(move || {
+                assert!(of(&words).push(64));
+                let mut woken = 0;
+                of(&words).wake(|_| {
+                    woken += 1;
+                    true
+                });
+                woken
+            })
+        };
+        // The first one is about to look; the second one goes to sleep beside the first grant.
+        let slept = of(&words).prepare_exclusive_sleep(places[1]);
+        let woken = pusher.join().unwrap();
+        assert!(!slept || woken == 1, "it sleeps beside a grant that no other was woken for");
+        assert!(of(&words).has_for(places[0]), "the first one has a grant");
+    });
+}
+
+#[test]
+fn loom_a_set_that_was_woken_and_leaves_says_that_a_grant_is_left() {
+    model(3, || {
+        let words = queue();
+        let first = of(&words).register(sleeper(1, true)).unwrap();
+        of(&words).announce_sleep(first);
+        let pusher = {
+            let words = words.clone();
+            thread::spawn(move || {
+                assert!(of(&words).push(3));
+                let mut woken = 0;
+                of(&words).wake(|_| {
+                    woken += 1;
+                    true
+                });
+                woken
+            })
+        };
+        let is_left = of(&words).unregister(first, sleeper(1, true));
+        let woken = pusher.join().unwrap();
+        // Woken after it had left: then the sleeper's word was there still, and another set sees a grant that nothing was woken for.
+        let second = of(&words).register(sleeper(2, true)).unwrap();
+        assert!(
+            is_left
+                || woken == 0
+                || of(&words).has_for(second)
+                || !of(&words).prepare_exclusive_sleep(second)
+        );
+    });
+}
