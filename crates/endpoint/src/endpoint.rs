@@ -21,6 +21,27 @@ mod marks {
     pub const STALL: u32 = 1 << 1;
 }
 
+/// All errors with which a connection, or an attempt to make one, ends: those of the slow path and of this crate.
+const ERRORS: [Errno; 10] = [
+    Errno::CONNREFUSED,
+    Errno::CONNRESET,
+    Errno::PIPE,
+    Errno::TIMEDOUT,
+    Errno::HOSTUNREACH,
+    Errno::NETUNREACH,
+    Errno::NOPROTOOPT,
+    Errno::NOBUFS,
+    Errno::ADDRINUSE,
+    Errno::ADDRNOTAVAIL,
+];
+
+/// The error of a connection that `word` says. A word with which no connection ends comes from a process that overwrites its own block, or
+/// from a hostile peer: it must not be taken for EAGAIN, EINTR or an error of this library's own.
+fn error_of(word: u32) -> Errno {
+    let found = ERRORS.into_iter().find(|e| e.raw_os_error().cast_unsigned() == word);
+    found.unwrap_or(Errno::CONNRESET)
+}
+
 /// A connection in shared memory.
 #[derive(Debug)]
 pub struct Endpoint {
@@ -318,7 +339,7 @@ impl Endpoint {
         }
         match b.error.swap(0, Ordering::AcqRel) {
             0 => None,
-            e => Some(Errno::from_raw_os_error(e as i32)),
+            word => Some(error_of(word)),
         }
     }
 

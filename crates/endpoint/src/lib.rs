@@ -37,4 +37,7 @@ pub mod stream;
 pub mod unconnected;
 pub mod urgent;
 
+#[cfg(test)]
+mod scribble_tests;
+
 pub use endpoint::{Endpoint, Parts, flags, state};
