@@ -218,7 +218,7 @@ impl Registry {
             // A connection counts as live until its slot is swept. The kernel is asked for more ports only when sweeping frees none.
             self.sweep();
             self.free_port(local, remote, own).or_else(|| {
-                let is_to_grow = local.port() == 0 && !own && self.ports.hold_more();
+                let is_to_grow = local.port() == 0 && !own && self.ports.hold_more(local.is_ipv6());
                 is_to_grow.then(|| self.free_port(local, remote, own)).flatten()
             })
         })

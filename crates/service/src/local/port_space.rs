@@ -1,7 +1,7 @@
 //! Addresses and ports of connections inside this host. No two connections have the same ends; a connector that is bound to no port gets
 //! one. To an address of the service's own that is any port of Linux's default range, which only the service manages. To an address of the
 //! kernel's it is a port that a socket of the service holds in the kernel, so that no other program gets it. Each held port serves all
-//! destinations: the service holds as many as one destination needs at once.
+//! destinations of its family: the service holds as many as one destination needs at once.
 
 use crate::listen::table::Origin;
 use rustix::fd::OwnedFd;
@@ -18,10 +18,11 @@ const STEP: (usize, usize) = (32, 256);
 /// The two ends of a connection: the connector's address and the acceptor's.
 pub type Ends = [SocketAddr; 2];
 
-/// A port that a socket holds in the kernel, at all addresses of the host.
+/// A port that a socket holds in the kernel, at all of the host's addresses of one family, as a connector's own socket does.
 #[derive(Debug)]
 struct Held {
     port: u16,
+    is_ipv6: bool,
     _socket: OwnedFd,
 }
 
@@ -72,12 +73,13 @@ impl PortSpace {
         is_live: impl Fn(&Ends, Origin) -> bool,
     ) -> Option<u16> {
         for _ in 0..self.held.len() {
-            let at = SocketAddr::new(local, self.held[self.next_held].port);
+            let Held { port, is_ipv6, .. } = self.held[self.next_held];
+            let at = SocketAddr::new(local, port);
             self.next_held = (self.next_held + 1) % self.held.len();
             if self.next_held == 0 {
                 self.forget_ended(&is_live);
             }
-            if self.is_free(&[at, remote], &is_live) {
+            if is_ipv6 == local.is_ipv6() && self.is_free(&[at, remote], &is_live) {
                 return Some(at.port());
             }
         }
@@ -93,9 +95,9 @@ impl PortSpace {
     }
 
     /// Holds as many more ports as are held now, within `STEP`; the next search begins with them. False: the kernel gives none.
-    pub fn hold_more(&mut self) -> bool {
+    pub fn hold_more(&mut self, is_ipv6: bool) -> bool {
         let wanted = self.held.len().clamp(STEP.0, STEP.1);
-        let new: Vec<Held> = (0..wanted).map_while(|_| hold()).collect();
+        let new: Vec<Held> = (0..wanted).map_while(|_| hold(is_ipv6)).collect();
         let is_more = !new.is_empty();
         if is_more {
             self.next_held = self.held.len();
@@ -135,22 +137,20 @@ impl PortSpace {
     }
 }
 
-/// Has the kernel choose a port and holds it, at all addresses of both families, or of IPv4 alone where there is no IPv6.
-fn hold() -> Option<Held> {
-    let both = || {
-        let socket = socket_with(AddressFamily::INET6, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        sockopt::set_ipv6_v6only(&socket, false)?;
-        bind(&socket, &SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0))?;
-        Ok::<_, rustix::io::Errno>(socket)
+/// Has the kernel choose a port and holds it, at all addresses of the family.
+fn hold(is_ipv6: bool) -> Option<Held> {
+    let any: (AddressFamily, IpAddr) = if is_ipv6 {
+        (AddressFamily::INET6, Ipv6Addr::UNSPECIFIED.into())
+    } else {
+        (AddressFamily::INET, Ipv4Addr::UNSPECIFIED.into())
     };
-    let one = || {
-        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        bind(&socket, &SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))?;
-        Ok::<_, rustix::io::Errno>(socket)
-    };
-    let socket = both().or_else(|_| one()).ok()?;
+    let socket = socket_with(any.0, SocketType::STREAM, SocketFlags::CLOEXEC, None).ok()?;
+    if is_ipv6 {
+        sockopt::set_ipv6_v6only(&socket, true).ok()?;
+    }
+    bind(&socket, &SocketAddr::new(any.1, 0)).ok()?;
     let at = SocketAddr::try_from(getsockname(&socket).ok()?).ok()?;
-    Some(Held { port: at.port(), _socket: socket })
+    Some(Held { port: at.port(), is_ipv6, _socket: socket })
 }
 
 #[cfg(test)]
@@ -176,6 +176,21 @@ mod tests {
     }
 
     #[test]
+    fn a_port_is_held_at_the_addresses_of_one_family() {
+        let is_taken = |ip: IpAddr, port: u16| std::net::TcpListener::bind((ip, port)).is_err();
+        for (own, other) in [("127.0.0.1", "::1"), ("::1", "127.0.0.1")] {
+            let [own, other]: [IpAddr; 2] = [own, other].map(|ip| ip.parse().unwrap());
+            let mut ports = PortSpace::default();
+            assert!(ports.hold_more(own.is_ipv6()));
+            let port = ports.find_held(own, SocketAddr::new(own, 80), |_, _| true).unwrap();
+            assert!(is_taken(own, port));
+            // Another program may have some of these ports.
+            assert!(ports.held.iter().any(|held| !is_taken(other, held.port)));
+            assert_eq!(ports.find_held(other, SocketAddr::new(other, 80), |_, _| true), None);
+        }
+    }
+
+    #[test]
     fn all_ports_in_use_is_said() {
         let a: SocketAddr = "10.9.0.2:80".parse().unwrap();
         let mut ports = PortSpace::default();
@@ -194,7 +209,7 @@ mod tests {
         for to in [a, b] {
             for _ in 0..STEP.0 * 4 {
                 let port = ports.find_held(local, to, |_, _| true).or_else(|| {
-                    assert!(ports.hold_more());
+                    assert!(ports.hold_more(local.is_ipv6()));
                     ports.find_held(local, to, |_, _| true)
                 });
                 let port = port.unwrap();
