@@ -395,8 +395,9 @@ pub fn take_over(sock: &Sock, fd: RawFd) {
         (libc::SOL_SOCKET, libc::SO_SNDTIMEO, 16),
         (libc::SOL_SOCKET, libc::SO_LINGER, 8),
     ];
-    const INTS: [(i32, i32); 7] = [
+    const INTS: [(i32, i32); 8] = [
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
+        (libc::SOL_SOCKET, libc::SO_REUSEADDR),
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
         (libc::IPPROTO_IP, libc::IP_TOS),
         (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
@@ -466,7 +467,16 @@ pub fn of_socket(sock: &Sock) -> SocketOptions {
         may_fragment: raw(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER)
             .is_some_and(|value| service(value) == libc::IP_PMTUDISC_DONT as u8),
         traffic_class: raw(libc::IPPROTO_IPV6, libc::IPV6_TCLASS).map_or(0, service),
+        reuse_address: socket(libc::SO_REUSEADDR) != 0,
     }
+}
+
+/// True when the socket has `SO_REUSEADDR` set.
+pub fn reuses_address(sock: &Sock) -> bool {
+    let settings = sock.settings();
+    let set =
+        settings.as_ref().and_then(|settings| find(&settings.kept, libc::SOL_SOCKET, libc::SO_REUSEADDR));
+    set.and_then(int).is_some_and(|on| on != 0)
 }
 
 /// `getsockopt`. `None`: the kernel's answer for the placeholder is correct.
