@@ -248,6 +248,7 @@ impl Options {
             tos: self.number(IP, IP_TOS).unwrap_or(0) as u8,
             may_fragment: self.number(IP, IP_MTU_DISCOVER) == Some(IP_PMTUDISC_DONT),
             traffic_class: traffic_class(self.number(IPV6, IPV6_TCLASS)),
+            reuse_address: self.is_on(SOCKET, SO_REUSEADDR),
         }
     }
 }

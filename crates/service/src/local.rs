@@ -10,7 +10,7 @@ use crate::config::Sharing;
 use crate::config::values::PortKind;
 use crate::listen::direct::InUse;
 use crate::listen::table::{Origin, canonical};
-use crate::local::port_space::Ends;
+use crate::local::port_space::{Ends, Sort};
 use crate::local::shown::Shown;
 use crate::memory::region::{Connection, PairRegion, Relay, Stage};
 use crate::registry::application::{Application, Family};
@@ -143,7 +143,7 @@ impl Registry {
         if local.port() == 0 && !own && from.namespace != self.namespace {
             return Answer::kernel(KernelReason::NoHeldPorts);
         }
-        let ends = match self.ends(local, remote, own) {
+        let ends = match self.ends(local, remote, own, options.reuse_address) {
             Ok(ends) => ends,
             Err(refusal) => return *refusal,
         };
@@ -155,8 +155,11 @@ impl Registry {
             Sharing::Never => false,
         };
         let answer = if shared {
-            // A bound socket has its own port. Slots are lent beforehand only for connections between loopback addresses.
-            let is_plain = !own && shown.is_none() && ends.iter().all(|end| end.ip().is_loopback());
+            // A bound socket has its own port, and the ports of lent slots are not shared. Slots are lent beforehand only for connections between loopback addresses.
+            let is_plain = !own
+                && shown.is_none()
+                && !options.reuse_address
+                && ends.iter().all(|end| end.ip().is_loopback());
             let is_only = is_plain && uid == other_uid && candidates.len() == 1;
             self.connect_pair([id, acceptor], listener, is_only, ends, asked)
         } else {
@@ -193,7 +196,13 @@ impl Registry {
     }
 
     /// The two ends of a connection inside this host; no other connection has the same. A connector without a port gets one.
-    fn ends(&mut self, local: SocketAddr, remote: SocketAddr, own: bool) -> Result<Ends, Box<Answer>> {
+    fn ends(
+        &mut self,
+        local: SocketAddr,
+        remote: SocketAddr,
+        own: bool,
+        reuses: bool,
+    ) -> Result<Ends, Box<Answer>> {
         let refused = |errno, why: &str| Err(Box::new(Answer::refused(errno, why)));
         if !self.may_connect_from(local.ip()) {
             return refused(
@@ -201,7 +210,7 @@ impl Registry {
                 "the socket is bound to an address that is none of this host's",
             );
         }
-        match self.find_port(local, remote, own) {
+        match self.find_port(local, remote, own, reuses) {
             Some(port) => Ok([SocketAddr::new(local.ip(), port), remote]),
             None => refused(Errno::ADDRNOTAVAIL, "the port, or every port, is in use with that peer"),
         }
@@ -213,18 +222,26 @@ impl Registry {
     }
 
     /// The port of `local`, if it has one and no connection has these ends; without one, a port for which no connection has them.
-    pub fn find_port(&mut self, local: SocketAddr, remote: SocketAddr, own: bool) -> Option<u16> {
-        self.free_port(local, remote, own).or_else(|| {
+    /// `reuses`: the connector has `SO_REUSEADDR`.
+    pub fn find_port(
+        &mut self,
+        local: SocketAddr,
+        remote: SocketAddr,
+        own: bool,
+        reuses: bool,
+    ) -> Option<u16> {
+        let sort = Sort { is_ipv6: local.is_ipv6(), reuses };
+        self.free_port(local, remote, own, sort).or_else(|| {
             // A connection counts as live until its slot is swept. The kernel is asked for more ports only when sweeping frees none.
             self.sweep();
-            self.free_port(local, remote, own).or_else(|| {
-                let is_to_grow = local.port() == 0 && !own && self.ports.hold_more(local.is_ipv6());
-                is_to_grow.then(|| self.free_port(local, remote, own)).flatten()
+            self.free_port(local, remote, own, sort).or_else(|| {
+                let is_to_grow = local.port() == 0 && !own && self.ports.hold_more(sort);
+                is_to_grow.then(|| self.free_port(local, remote, own, sort)).flatten()
             })
         })
     }
 
-    fn free_port(&mut self, local: SocketAddr, remote: SocketAddr, own: bool) -> Option<u16> {
+    fn free_port(&mut self, local: SocketAddr, remote: SocketAddr, own: bool, sort: Sort) -> Option<u16> {
         let Self { ports, pairs, relays, listeners, .. } = self;
         let is_live = |ends: &Ends, origin: Origin| is_live(pairs, relays, ends, origin);
         if local.port() != 0 {
@@ -236,7 +253,7 @@ impl Registry {
             let listens = |at: SocketAddr| !listeners.candidates(at, None).is_empty();
             return ports.find_own(local.ip(), remote, is_live, listens);
         }
-        ports.find_held(local.ip(), remote, is_live)
+        ports.find_held(sort, local.ip(), remote, is_live)
     }
 
     /// Gives spare ports back to the kernel.

@@ -213,6 +213,7 @@ mod tests {
             tos: u8::MAX,
             traffic_class: u8::MAX,
             may_fragment: true,
+            reuse_address: true,
         };
         let options = FlowOptions::from(&told);
         assert_eq!(options.keepalive.map(|k| k.count), Some(127));

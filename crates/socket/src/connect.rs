@@ -9,7 +9,7 @@ pub(crate) mod listen;
 use crate::process::{fd_passing, io_uring, visibility};
 use crate::session::log::{Level, log};
 use crate::session::{self, Client, detached};
-use crate::socket::{Role, Sock, placeholder};
+use crate::socket::{Role, Sock, options, placeholder};
 use crate::sys::signal::Deferred;
 use crate::sys::{self, address};
 use crate::wait::{self, Patience};
@@ -171,9 +171,13 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
     let Some(index) = client.take_block() else {
         return kernel(KernelReason::TooManySockets, Errno::NOBUFS);
     };
-    let by_grant = if is_shown { None } else { direct::connect(&client, sock, index, plain) };
+    // The ports of grants are held without `SO_REUSEADDR`.
+    let by_grant = match is_shown || options::reuses_address(sock) {
+        true => None,
+        false => direct::connect(&client, sock, index, plain),
+    };
     if let Some(link) = by_grant {
-        crate::socket::options::advise_all(sock, &link);
+        options::advise_all(sock, &link);
         return establish(sock, link);
     }
     if !client.has_room() {
@@ -201,7 +205,7 @@ fn ask_service(sock: &Arc<Sock>, client: &Client, wanted: Wanted) -> Result<Conn
     if !plain.ip().is_loopback() {
         client.expect_first();
     }
-    let options = crate::socket::options::of_socket(sock);
+    let options = options::of_socket(sock);
     let request = |has_looked| Request::Connect { remote, options, has_looked };
     match ask(client, request, shown) {
         Ok((Reply::Connecting { region, slot, local, lent, deferred }, _)) => {
@@ -217,7 +221,7 @@ fn ask_service(sock: &Arc<Sock>, client: &Client, wanted: Wanted) -> Result<Conn
             if deferred {
                 link.note(state::DEFERRED);
             }
-            crate::socket::options::advise_all(sock, &link);
+            options::advise_all(sock, &link);
             store_addresses(&link, local, plain, sock.family());
             establish(sock, link)
         }

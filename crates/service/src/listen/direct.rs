@@ -168,7 +168,7 @@ impl Registry {
         source: SocketAddr,
         local: SocketAddr,
     ) -> Option<Grant> {
-        let port = self.find_port(source, local, false)?;
+        let port = self.find_port(source, local, false, false)?;
         let addresses = [SocketAddr::new(source.ip(), port), local];
         let pair = self.pairs.get_mut(&region)?;
         let lent = Connection { addresses, applications: parties, stage: Stage::Lent, grant: None };

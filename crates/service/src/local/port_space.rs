@@ -1,12 +1,12 @@
 //! Addresses and ports of connections inside this host. No two connections have the same ends; a connector that is bound to no port gets
 //! one. To an address of the service's own that is any port of Linux's default range, which only the service manages. To an address of the
 //! kernel's it is a port that a socket of the service holds in the kernel, so that no other program gets it. Each held port serves all
-//! destinations of its family: the service holds as many as one destination needs at once.
+//! destinations of its sort: the service holds as many as one destination needs at once.
 
 use crate::listen::table::Origin;
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
@@ -18,12 +18,34 @@ const STEP: (usize, usize) = (32, 256);
 /// The two ends of a connection: the connector's address and the acceptor's.
 pub type Ends = [SocketAddr; 2];
 
-/// A port that a socket holds in the kernel, at all of the host's addresses of one family, as a connector's own socket does.
+/// The sort of a held port: what the socket that holds it has in common with the sockets of the connectors that use it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sort {
+    /// Held at the host's IPv6 addresses; false: at its IPv4 addresses.
+    pub is_ipv6: bool,
+    /// `SO_REUSEADDR` is set: another socket with the option may be bound to the port.
+    pub reuses: bool,
+}
+
+impl Sort {
+    const fn index(self) -> usize {
+        self.is_ipv6 as usize * 2 + self.reuses as usize
+    }
+}
+
+/// A port that a socket holds in the kernel.
 #[derive(Debug)]
 struct Held {
     port: u16,
-    is_ipv6: bool,
     _socket: OwnedFd,
+}
+
+/// The held ports of one sort.
+#[derive(Debug, Default)]
+struct Pool {
+    held: Vec<Held>,
+    /// Index of the port that the next search begins with.
+    next: usize,
 }
 
 /// The ends in use, and their connections. An ended connection is removed later: when its ends are wanted, or after each pass over the
@@ -31,14 +53,14 @@ struct Held {
 #[derive(Debug)]
 pub struct PortSpace {
     next_own: u16,
-    held: Vec<Held>,
-    next_held: usize,
+    /// By [`Sort::index`].
+    pools: [Pool; 4],
     taken: HashMap<Ends, Origin>,
 }
 
 impl Default for PortSpace {
     fn default() -> Self {
-        Self { next_own: *RANGE.start(), held: Vec::new(), next_held: 0, taken: HashMap::new() }
+        Self { next_own: *RANGE.start(), pools: Default::default(), taken: HashMap::new() }
     }
 }
 
@@ -65,21 +87,22 @@ impl PortSpace {
         None
     }
 
-    /// The next held port with which `local`, an address of the kernel's, has no connection to `remote`. `None`: all are in use.
+    /// The next held port of that sort with which `local`, an address of the kernel's, has no connection to `remote`. `None`: all are in use.
     pub fn find_held(
         &mut self,
+        sort: Sort,
         local: IpAddr,
         remote: SocketAddr,
         is_live: impl Fn(&Ends, Origin) -> bool,
     ) -> Option<u16> {
-        for _ in 0..self.held.len() {
-            let Held { port, is_ipv6, .. } = self.held[self.next_held];
-            let at = SocketAddr::new(local, port);
-            self.next_held = (self.next_held + 1) % self.held.len();
-            if self.next_held == 0 {
+        for _ in 0..self.pools[sort.index()].held.len() {
+            let pool = &mut self.pools[sort.index()];
+            let at = SocketAddr::new(local, pool.held[pool.next].port);
+            pool.next = (pool.next + 1) % pool.held.len();
+            if pool.next == 0 {
                 self.forget_ended(&is_live);
             }
-            if is_ipv6 == local.is_ipv6() && self.is_free(&[at, remote], &is_live) {
+            if self.is_free(&[at, remote], &is_live) {
                 return Some(at.port());
             }
         }
@@ -94,36 +117,27 @@ impl PortSpace {
         self.taken.retain(|ends, origin| is_live(ends, *origin));
     }
 
-    /// Holds as many more ports as are held now, within `STEP`; the next search begins with them. False: the kernel gives none.
-    pub fn hold_more(&mut self, is_ipv6: bool) -> bool {
-        let wanted = self.held.len().clamp(STEP.0, STEP.1);
-        let new: Vec<Held> = (0..wanted).map_while(|_| hold(is_ipv6)).collect();
+    /// Holds as many more ports of that sort as are held now, within `STEP`; the next search begins with them. False: the kernel gives none.
+    pub fn hold_more(&mut self, sort: Sort) -> bool {
+        let pool = &mut self.pools[sort.index()];
+        let wanted = pool.held.len().clamp(STEP.0, STEP.1);
+        let new: Vec<Held> = (0..wanted).map_while(|_| hold(sort)).collect();
         let is_more = !new.is_empty();
         if is_more {
-            self.next_held = self.held.len();
-            self.held.extend(new);
+            pool.next = pool.held.len();
+            pool.held.extend(new);
         }
         is_more
     }
 
-    /// Gives ports back to the kernel when connections use less than a quarter of them.
+    /// Gives ports back to the kernel when connections use less than a quarter of a sort.
     pub fn release(&mut self, is_live: impl Fn(&Ends, Origin) -> bool) {
-        if self.held.len() <= STEP.0 {
+        if self.pools.iter().all(|pool| pool.held.len() <= STEP.0) {
             return;
         }
         self.forget_ended(is_live);
-        let used: std::collections::HashSet<u16> = self.taken.keys().map(|[at, _]| at.port()).collect();
-        let in_use = self.held.iter().filter(|held| used.contains(&held.port)).count();
-        if in_use * 4 >= self.held.len() {
-            return;
-        }
-        let mut spare = self.held.len() - (in_use * 2).max(STEP.0);
-        self.held.retain(|held| {
-            let goes = spare > 0 && !used.contains(&held.port);
-            spare -= usize::from(goes);
-            !goes
-        });
-        self.next_held = 0;
+        let used: HashSet<u16> = self.taken.keys().map(|[at, _]| at.port()).collect();
+        self.pools.iter_mut().for_each(|pool| pool.release(&used));
     }
 
     /// The connection that was last recorded with these ends.
@@ -137,20 +151,38 @@ impl PortSpace {
     }
 }
 
+impl Pool {
+    fn release(&mut self, used: &HashSet<u16>) {
+        let in_use = self.held.iter().filter(|held| used.contains(&held.port)).count();
+        if self.held.len() <= STEP.0 || in_use * 4 >= self.held.len() {
+            return;
+        }
+        let mut spare = self.held.len() - (in_use * 2).max(STEP.0);
+        self.held.retain(|held| {
+            let goes = spare > 0 && !used.contains(&held.port);
+            spare -= usize::from(goes);
+            !goes
+        });
+        self.next = 0;
+    }
+}
+
 /// Has the kernel choose a port and holds it, at all addresses of the family.
-fn hold(is_ipv6: bool) -> Option<Held> {
-    let any: (AddressFamily, IpAddr) = if is_ipv6 {
+fn hold(sort: Sort) -> Option<Held> {
+    let any: (AddressFamily, IpAddr) = if sort.is_ipv6 {
         (AddressFamily::INET6, Ipv6Addr::UNSPECIFIED.into())
     } else {
         (AddressFamily::INET, Ipv4Addr::UNSPECIFIED.into())
     };
     let socket = socket_with(any.0, SocketType::STREAM, SocketFlags::CLOEXEC, None).ok()?;
-    if is_ipv6 {
+    if sort.is_ipv6 {
         sockopt::set_ipv6_v6only(&socket, true).ok()?;
     }
     bind(&socket, &SocketAddr::new(any.1, 0)).ok()?;
+    // Only now: with the option the kernel would choose ports that other sockets have, too.
+    sockopt::set_socket_reuseaddr(&socket, sort.reuses).ok()?;
     let at = SocketAddr::try_from(getsockname(&socket).ok()?).ok()?;
-    Some(Held { port: at.port(), is_ipv6, _socket: socket })
+    Some(Held { port: at.port(), _socket: socket })
 }
 
 #[cfg(test)]
@@ -181,12 +213,31 @@ mod tests {
         for (own, other) in [("127.0.0.1", "::1"), ("::1", "127.0.0.1")] {
             let [own, other]: [IpAddr; 2] = [own, other].map(|ip| ip.parse().unwrap());
             let mut ports = PortSpace::default();
-            assert!(ports.hold_more(own.is_ipv6()));
-            let port = ports.find_held(own, SocketAddr::new(own, 80), |_, _| true).unwrap();
+            let [sort, other_sort] = [own, other].map(|ip| Sort { is_ipv6: ip.is_ipv6(), reuses: false });
+            assert!(ports.hold_more(sort));
+            let port = ports.find_held(sort, own, SocketAddr::new(own, 80), |_, _| true).unwrap();
             assert!(is_taken(own, port));
             // Another program may have some of these ports.
-            assert!(ports.held.iter().any(|held| !is_taken(other, held.port)));
-            assert_eq!(ports.find_held(other, SocketAddr::new(other, 80), |_, _| true), None);
+            assert!(ports.pools[sort.index()].held.iter().any(|held| !is_taken(other, held.port)));
+            assert_eq!(ports.find_held(other_sort, other, SocketAddr::new(other, 80), |_, _| true), None);
+        }
+    }
+
+    #[test]
+    fn a_port_is_shared_where_both_sockets_reuse_addresses() {
+        let local: IpAddr = "127.0.0.1".parse().unwrap();
+        let mut ports = PortSpace::default();
+        for held_reuses in [false, true] {
+            let sort = Sort { is_ipv6: false, reuses: held_reuses };
+            assert!(ports.hold_more(sort));
+            let port = ports.find_held(sort, local, SocketAddr::new(local, 80), |_, _| true).unwrap();
+            for reuses in [false, true] {
+                let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+                let socket = socket.unwrap();
+                sockopt::set_socket_reuseaddr(&socket, reuses).unwrap();
+                let is_bound = bind(&socket, &SocketAddr::new(local, port)).is_ok();
+                assert_eq!(is_bound, held_reuses && reuses, "held {held_reuses}, bound {reuses}");
+            }
         }
     }
 
@@ -206,23 +257,24 @@ mod tests {
         let local: IpAddr = "127.0.0.1".parse().unwrap();
         let [a, b]: [SocketAddr; 2] = ["127.0.0.1:80", "127.0.0.1:81"].map(|at| at.parse().unwrap());
         let mut ports = PortSpace::default();
+        let sort = Sort { is_ipv6: false, reuses: false };
         for to in [a, b] {
             for _ in 0..STEP.0 * 4 {
-                let port = ports.find_held(local, to, |_, _| true).or_else(|| {
-                    assert!(ports.hold_more(local.is_ipv6()));
-                    ports.find_held(local, to, |_, _| true)
+                let port = ports.find_held(sort, local, to, |_, _| true).or_else(|| {
+                    assert!(ports.hold_more(sort));
+                    ports.find_held(sort, local, to, |_, _| true)
                 });
                 let port = port.unwrap();
                 assert!(ports.user(&[SocketAddr::new(local, port), to]).is_none());
                 ports.take([SocketAddr::new(local, port), to], Origin::Relay(1));
             }
         }
-        let port = ports.held[0].port;
-        assert_eq!(ports.held.len(), STEP.0 * 4, "the second destination needed no more");
+        let port = ports.pools[sort.index()].held[0].port;
+        assert_eq!(ports.pools[sort.index()].held.len(), STEP.0 * 4, "the second destination needed no more");
         assert!(std::net::TcpListener::bind(("127.0.0.1", port)).is_err(), "the kernel gives it to no other");
         ports.release(|_, _| true);
-        assert_eq!(ports.held.len(), STEP.0 * 4);
+        assert_eq!(ports.pools[sort.index()].held.len(), STEP.0 * 4);
         ports.release(|_, _| false);
-        assert_eq!(ports.held.len(), STEP.0, "what nothing needs goes at once");
+        assert_eq!(ports.pools[sort.index()].held.len(), STEP.0, "what nothing needs goes at once");
     }
 }

@@ -196,8 +196,9 @@ pub fn take_over(sock: &Sock, fd: RawFd) {
         (libc::SOL_SOCKET, libc::SO_SNDTIMEO, 16),
         (libc::SOL_SOCKET, libc::SO_LINGER, 8),
     ];
-    const INTS: [(i32, i32); 7] = [
+    const INTS: [(i32, i32); 8] = [
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
+        (libc::SOL_SOCKET, libc::SO_REUSEADDR),
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
         (libc::IPPROTO_IP, libc::IP_TOS),
         (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
@@ -225,6 +226,11 @@ pub fn repeat(sock: &Sock, fd: RawFd) {
 /// The options that the service's TCP obeys.
 pub fn of_socket(sock: &Sock) -> SocketOptions {
     sock.settings().unwrap_or_default().options.told()
+}
+
+/// True when the socket has `SO_REUSEADDR` set.
+pub fn reuses_address(sock: &Sock) -> bool {
+    sock.settings().is_some_and(|settings| settings.options.is_on(libc::SOL_SOCKET, libc::SO_REUSEADDR))
 }
 
 /// `getsockopt`. `None`: the kernel's answer for the placeholder is correct.
