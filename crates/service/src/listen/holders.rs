@@ -8,7 +8,7 @@ use control::{AcceptRecord, Left, Push, Reply};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use shm::half_flags::{ACCEPTED, RELEASED};
-use shm::{Half, Side};
+use shm::{Half, Side, TRUST};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -34,9 +34,20 @@ impl Registry {
         self.applications.values().filter(|a| self.accepts(a.id, listener))
     }
 
-    /// True when some process may accept from a listener.
+    /// True when some process may accept from a listener, or a child of such a process that was just forked.
     pub fn has_acceptors(&self, listener: &Listener) -> bool {
-        self.accepts(listener.home.application, listener) || self.acceptors(listener).next().is_some()
+        self.accepts(listener.home.application, listener)
+            || self.acceptors(listener).next().is_some()
+            || listener.holders.iter().any(|holder| self.awaits_child(*holder))
+    }
+
+    /// True when a process of the family has taken a holder bit for a child, which has not said hello yet.
+    fn awaits_child(&self, application: u32) -> bool {
+        let Some(root) = self.family_of(application) else { return false };
+        let region = self.regions.values().find(|r| r.owner == root);
+        let taken = region.map_or(0, |r| r.memory.region().header().holders_taken.load(Ordering::Acquire));
+        let known = self.families.get(&root).map_or(0, |family| family.holders);
+        taken & !(known | TRUST) != 0
     }
 
     /// A process accepts no more from a listener.
