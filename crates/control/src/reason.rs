@@ -63,7 +63,6 @@ reasons! {
         "start a service in that network namespace, or let the policy name it";
     NotListening = "the service does not see that socket listening", LOG;
     OtherQueue = "its accept queue is another's by now", LOG;
-    AcceptsAlready = "the process accepts from that socket already", LOG;
     NothingLeft = "no connection was left behind that descriptor", LOG;
     // Limits.
     TooManySockets = "the application has as many sockets as it may", SOCKETS;

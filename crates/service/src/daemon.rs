@@ -474,9 +474,8 @@ impl Service {
     fn bell(&mut self, region: u32) {
         let Some(memory) = self.registry.regions.get(&region).map(|r| r.memory.clone()) else { return };
         let Some(bell) = Doorbell::of(memory.region(), Side::Zero, SLOW_CONTEXT) else { return };
-        let mut slots = Vec::new();
         // A hostile application can ring without end: other regions are served between two looks.
-        bell.drain(memory.region().layout().params.slots, |slot| slots.push(slot));
+        bell.drain(memory.region().layout().params.slots, |_| ());
         if !bell.prepare_sleep() {
             self.registry.unheard.push(region);
         }

@@ -156,8 +156,7 @@ impl Registry {
             return Answer::refused(Errno::AGAIN, "it has moved faster than its bytes");
         }
         let Some(a) = self.applications.get(&id) else { return Answer::Silent };
-        let own = a.region.filter(|r| self.regions.get(r).is_some_and(|r| r.sealed));
-        let Some(own) = own.filter(|_| a.sockets < self.config.max_sockets) else {
+        let Some(own) = self.own_region(id).filter(|_| a.sockets < self.config.max_sockets) else {
             return Answer::refused(
                 Errno::NOBUFS,
                 "its region is not mapped, or has as many sockets as it may",
@@ -209,9 +208,7 @@ impl Registry {
         // The deputy's slot is freed together with its old use, so this end counts as gone.
         let places = [SlotKey::of_left(&left), place];
         self.relays.insert(relay, Relay { places, connection, gone: [true, false] });
-        if let Some(a) = self.applications.get_mut(&holder) {
-            a.sockets += 1;
-        }
+        self.count_sockets([holder], 1);
         self.cores[RELAY_CORE as usize].say(Command::Open(relay, Box::new(ends)));
     }
 
@@ -346,9 +343,7 @@ impl Registry {
             *used = Use::Relay(inner, end);
         }
         self.regions.get_mut(&middle.region).and_then(|r| r.slots.release(middle.slot));
-        if let Some(a) = self.applications.get_mut(&before) {
-            a.sockets = a.sockets.saturating_sub(1);
-        }
+        self.uncount_sockets([before]);
         if let Some((key, trust)) = self.trusts.behind(outer) {
             self.trusts.remove(key);
             self.hold_no_more(&trust.left);

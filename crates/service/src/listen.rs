@@ -67,7 +67,6 @@ impl Registry {
             home,
             memory,
             fds: fds.map(Arc::new),
-            epoch: 0,
             grants: Slots::new(0, GRANTS as u32),
             single: VecDeque::new(),
             waiting: VecDeque::new(),
@@ -89,7 +88,7 @@ impl Registry {
         }
         // A new listener may change which one a connection to this port belongs to.
         self.revoke(port);
-        self.count_socket(id);
+        self.count_sockets([id], 1);
         self.tcp_room(queue);
         self.listens_here(id, shown.inode);
         self.tell_queue(id, queue, false)
@@ -98,17 +97,10 @@ impl Registry {
     /// The place for connections of a process that listens.
     fn new_home(&self, id: u32) -> Result<Home, KernelReason> {
         let a = self.applications.get(&id).ok_or(KernelReason::NotMapped)?;
-        let region = a.region.filter(|region| self.regions.get(region).is_some_and(|r| r.sealed));
-        let region = region.ok_or(KernelReason::NotMapped)?;
+        let region = self.own_region(id).ok_or(KernelReason::NotMapped)?;
         match a.sockets < self.config.max_sockets {
             true => Ok(Home { application: id, region }),
             false => Err(KernelReason::TooManySockets),
-        }
-    }
-
-    fn count_socket(&mut self, id: u32) {
-        if let Some(a) = self.applications.get_mut(&id) {
-            a.sockets += 1;
         }
     }
 
@@ -166,7 +158,7 @@ impl Registry {
         l.backlog = backlog;
         l.revoke();
         if is_first || is_back {
-            self.count_socket(id);
+            self.count_sockets([id], 1);
             self.listens_here(id, inode);
         }
         self.admit(queue);
@@ -175,8 +167,7 @@ impl Registry {
 
     /// True while the process or a descendant of it by fork lives.
     fn is_alive(&self, application: u32) -> bool {
-        self.applications.contains_key(&application)
-            || self.applications.values().any(|a| a.descends_from(application))
+        self.applications.values().any(|a| a.descends_from(application))
     }
 
     /// Answers `Request::Unlisten`.
@@ -216,13 +207,7 @@ impl Registry {
             }
             self.wake_sleepers(&listener);
         }
-        let counted: Vec<u32> =
-            listener.holders.iter().filter(|h| !listener.left.contains(h)).copied().collect();
-        for holder in counted {
-            if let Some(a) = self.applications.get_mut(&holder) {
-                a.sockets = a.sockets.saturating_sub(1);
-            }
-        }
+        self.uncount_sockets(listener.holders.iter().copied().filter(|h| !listener.left.contains(h)));
         self.tcp_unlisten(id);
         self.revoke(listener.local.port());
         self.forget_queue(id);

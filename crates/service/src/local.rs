@@ -8,7 +8,7 @@ pub(crate) mod shown;
 
 use crate::config::Sharing;
 use crate::config::values::PortKind;
-use crate::listen::direct::InUse;
+use crate::listen::direct::{InUse, Lending};
 use crate::listen::table::{Origin, canonical};
 use crate::local::port_space::{Ends, Sort};
 use crate::local::shown::Shown;
@@ -285,15 +285,12 @@ impl Registry {
         let Some(slot) = self.take_pair_slot(region, connection) else {
             return Answer::kernel(KernelReason::PairRegionFull);
         };
-        for party in parties {
-            if let Some(a) = self.applications.get_mut(&party) {
-                a.sockets += 1;
-            }
-        }
+        self.count_sockets(parties, 1);
         // Slots are lent from the second connection on: a process that connects twice may connect often.
         let again = self.applications.get(&parties[0]).is_some_and(|a| a.pairs.contains(&region));
         let lent = if is_only && again && self.deferral(listener).is_none() {
-            self.lend(region, listener, parties, addresses[0].ip(), addresses[1])
+            let [source, local] = addresses;
+            self.lend(Lending { region, queue: listener, parties, source: source.ip(), local })
         } else {
             None
         };

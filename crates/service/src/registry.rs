@@ -265,6 +265,30 @@ impl Registry {
         self.families.iter().find(|(_, f)| f.members.contains_key(&application)).map(|(id, _)| *id)
     }
 
+    /// The application region of a process, for connections of its own. `None`: it is not mapped and sealed yet.
+    pub fn own_region(&self, id: u32) -> Option<u32> {
+        let region = self.applications.get(&id)?.region?;
+        self.regions.get(&region).is_some_and(|r| r.sealed).then_some(region)
+    }
+
+    /// Counts `count` more sockets of each of these processes, as far as they live.
+    pub fn count_sockets(&mut self, of: impl IntoIterator<Item = u32>, count: u32) {
+        for id in of {
+            if let Some(a) = self.applications.get_mut(&id) {
+                a.sockets += count;
+            }
+        }
+    }
+
+    /// A socket of each of these processes has ended.
+    pub fn uncount_sockets(&mut self, of: impl IntoIterator<Item = u32>) {
+        for id in of {
+            if let Some(a) = self.applications.get_mut(&id) {
+                a.sockets = a.sockets.saturating_sub(1);
+            }
+        }
+    }
+
     /// Sends an application a message without a request, and wakes `context` (`None`: all contexts of the process) to read it.
     pub fn push(&mut self, application: u32, context: Option<u32>, push: Push, fds: &[BorrowedFd<'_>]) {
         let Some(a) = self.applications.get(&application) else { return };

@@ -355,8 +355,7 @@ impl Registry {
         asked: SocketAddr,
         options: SocketOptions,
     ) -> Answer {
-        let own = self.applications.get(&id).and_then(|a| a.region);
-        let Some(region) = own.filter(|r| self.regions.get(r).is_some_and(|r| r.sealed)) else {
+        let Some(region) = self.own_region(id) else {
             return Answer::kernel(KernelReason::NotMapped);
         };
         if !self.may_have_flow(id) {

@@ -31,8 +31,24 @@ const BACKLOG_LEAST: u32 = 8;
 const LENT_MOST: u32 = GRANTS as u32 / 2;
 /// No processor makes or accepts a connection in less time; measured, with its end, 18 us.
 const CONNECT_LEAST: Duration = Duration::from_micros(1);
+
 /// Lent slots in which a socket lives, according to the socket blocks of their holders.
 pub type InUse = HashSet<SlotKey>;
+
+/// The connections that slots are lent for.
+#[derive(Clone, Copy, Debug)]
+pub struct Lending {
+    /// Pair region of the two parties. Both have it.
+    pub region: u32,
+    /// Id of the listener's accept queue.
+    pub queue: u32,
+    /// The connector and the acceptor.
+    pub parties: [u32; 2],
+    /// Address that the connector connects from.
+    pub source: IpAddr,
+    /// Address of the listener.
+    pub local: SocketAddr,
+}
 
 /// Most ports granted for connections from one address to one listener. Most of the kernel's range stays free for connections that the
 /// service sets up.
@@ -88,18 +104,11 @@ impl AppRegion {
 }
 
 impl Registry {
-    /// The grants that `parties` need for further connections from `source` to listener `id` at `local`. Both parties have the region.
-    /// `None`: each connection asks the service.
-    pub fn lend(
-        &mut self,
-        region: u32,
-        id: u32,
-        parties: [u32; 2],
-        source: IpAddr,
-        local: SocketAddr,
-    ) -> Option<Lent> {
+    /// The grants that a connector needs for further connections. `None`: each connection asks the service.
+    pub fn lend(&mut self, lending: Lending) -> Option<Lent> {
+        let Lending { queue, parties, source, .. } = lending;
         let uid = self.applications.get(&parties[0])?.uid;
-        let listener = self.listeners.all.get(&id)?;
+        let listener = self.listeners.all.get(&queue)?;
         if listener.backlog < BACKLOG_LEAST
             || !parties.iter().all(|party| self.may_be_lent(*party) || !self.applications.contains_key(party))
             || self.has_forked(parties[0])
@@ -107,13 +116,10 @@ impl Registry {
         {
             return None;
         }
-        let grants = self.lend_slots(region, id, parties, source, local);
-        let is_new = self.applications.get_mut(&parties[0])?.queues.insert(id);
-        let listener = self.listeners.all.get_mut(&id)?;
-        if listener.epoch == 0 {
-            listener.revoke();
-        }
-        Some(Lent { queue: id, is_new, epoch: listener.epoch, source, grants })
+        let grants = self.lend_slots(lending);
+        let is_new = self.applications.get_mut(&parties[0])?.queues.insert(queue);
+        let epoch = self.listeners.all.get(&queue)?.memory.epoch();
+        Some(Lent { queue, is_new, epoch, source, grants })
     }
 
     /// True when all processes that may accept are of that user and have what the listener's home has mapped.
@@ -123,24 +129,18 @@ impl Registry {
 
     /// Lends more slots, each with its own port and grant: first those that are lent already, for an earlier listener at this address. They
     /// count as sockets of both parties.
-    fn lend_slots(
-        &mut self,
-        region: u32,
-        id: u32,
-        parties: [u32; 2],
-        source: IpAddr,
-        local: SocketAddr,
-    ) -> Vec<Grant> {
+    fn lend_slots(&mut self, lending: Lending) -> Vec<Grant> {
+        let Lending { region, queue, parties, source, local } = lending;
         let room = self.room_to_lend(parties).min(grants_most());
         let Some(pair) = self.pairs.get(&region) else { return Vec::new() };
-        let is_of = |c: &Connection| c.grant.is_some_and(|key| key.queue == id);
+        let is_of = |c: &Connection| c.grant.is_some_and(|key| key.queue == queue);
         let lent: Vec<(u32, bool)> =
             pair.lent_between(source, local).map(|(slot, c)| (slot, is_of(c))).collect();
         let mut grants: Vec<Grant> = lent
             .iter()
             .filter(|(_, is_of_it)| !is_of_it)
             .take(STEP.1 as usize)
-            .map_while(|(slot, _)| self.grant_slot(region, *slot, id))
+            .map_while(|(slot, _)| self.grant_slot(region, *slot, queue))
             .collect();
         if !grants.is_empty() {
             return grants;
@@ -151,25 +151,16 @@ impl Registry {
         let room = room.saturating_sub(granted);
         let count = granted.clamp(STEP.0, STEP.1).min(most.saturating_sub(pair.lent)).min(room);
         for _ in 0..count {
-            let Some(grant) = self.lend_slot(region, id, parties, SocketAddr::new(source, 0), local) else {
-                break;
-            };
+            let Some(grant) = self.lend_slot(lending) else { break };
             grants.push(grant);
         }
-        self.count_lent(parties, grants.len() as u32);
+        self.count_sockets(parties, grants.len() as u32);
         grants
     }
 
-    fn lend_slot(
-        &mut self,
-        region: u32,
-        id: u32,
-        parties: [u32; 2],
-        source: SocketAddr,
-        local: SocketAddr,
-    ) -> Option<Grant> {
-        let port = self.find_port(source, local, false, false)?;
-        let addresses = [SocketAddr::new(source.ip(), port), local];
+    fn lend_slot(&mut self, Lending { region, queue, parties, source, local }: Lending) -> Option<Grant> {
+        let port = self.find_port(SocketAddr::new(source, 0), local, false, false)?;
+        let addresses = [SocketAddr::new(source, port), local];
         let pair = self.pairs.get_mut(&region)?;
         let lent = Connection { addresses, applications: parties, stage: Stage::Lent, grant: None };
         let slot = pair.take(lent).ok()?;
@@ -178,7 +169,7 @@ impl Registry {
         acceptor.flags.store(RELEASED | LENT, Release);
         pair.lent += 1;
         self.ports.take(addresses, Origin::Pair(region, slot));
-        let grant = self.grant_slot(region, slot, id);
+        let grant = self.grant_slot(region, slot, queue);
         if grant.is_none()
             && let Some(pair) = self.pairs.get_mut(&region)
         {
@@ -223,14 +214,6 @@ impl Registry {
         let [a, b] =
             parties.map(|id| self.applications.get(&id).map_or(0, |a| most.saturating_sub(a.sockets)));
         if parties[0] == parties[1] { a / 2 } else { a.min(b) }
-    }
-
-    fn count_lent(&mut self, parties: [u32; 2], count: u32) {
-        for party in parties {
-            if let Some(a) = self.applications.get_mut(&party) {
-                a.sockets += count;
-            }
-        }
     }
 
     /// Has direct connectors to listeners at that port ask the service again.

@@ -2,13 +2,11 @@
 
 use crate::listen::table::{Home, Listener, Origin};
 use crate::registry::application::Application;
-use crate::registry::registration::new_bell;
-use crate::registry::{Answer, Registry, write_eventfd};
+use crate::registry::{Answer, Registry};
 use control::{AcceptRecord, Left, Push, Reply};
-use rustix::fd::AsFd;
 use rustix::io::Errno;
 use shm::half_flags::{ACCEPTED, RELEASED};
-use shm::{Half, Side, TRUST};
+use shm::{Half, Side};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -38,16 +36,7 @@ impl Registry {
     pub fn has_acceptors(&self, listener: &Listener) -> bool {
         self.accepts(listener.home.application, listener)
             || self.acceptors(listener).next().is_some()
-            || listener.holders.iter().any(|holder| self.awaits_child(*holder))
-    }
-
-    /// True when a process of the family has taken a holder bit for a child, which has not said hello yet.
-    fn awaits_child(&self, application: u32) -> bool {
-        let Some(root) = self.family_of(application) else { return false };
-        let region = self.regions.values().find(|r| r.owner == root);
-        let taken = region.map_or(0, |r| r.memory.region().header().holders_taken.load(Ordering::Acquire));
-        let known = self.families.get(&root).map_or(0, |family| family.holders);
-        taken & !(known | TRUST) != 0
+            || listener.holders.iter().any(|holder| self.promised_holders(*holder) != 0)
     }
 
     /// A process accepts no more from a listener.
@@ -56,9 +45,7 @@ impl Registry {
         l.left.insert(id);
         let is_counted = l.holders.contains(&id);
         l.queue().forget_sleepers(|application| application == id);
-        if let Some(a) = self.applications.get_mut(&id).filter(|_| is_counted) {
-            a.sockets = a.sockets.saturating_sub(1);
-        }
+        self.uncount_sockets(is_counted.then_some(id));
         self.look_for_acceptors(queue);
     }
 
@@ -71,9 +58,9 @@ impl Registry {
             if l.queue().has_any() {
                 self.wake_sleepers(l);
             }
-            let is_home = self.applications.values().any(|a| a.descends_from(l.home.application));
             let other = self.acceptors(l).filter_map(|a| Some(Home { application: a.id, region: a.region? }));
-            if let Some(home) = other.min_by_key(|home| home.application).filter(|_| !is_home)
+            if let Some(home) =
+                other.min_by_key(|home| home.application).filter(|_| !self.is_alive(l.home.application))
                 && let Some(l) = self.listeners.all.get_mut(&queue)
             {
                 l.home = home;
@@ -173,8 +160,7 @@ impl Registry {
             return refused("that connection is gone");
         };
         let Some(a) = self.applications.get(&id) else { return Answer::Silent };
-        let own = a.region.filter(|r| self.regions.get(r).is_some_and(|r| r.sealed));
-        let Some(own) = own.filter(|_| a.sockets < self.config.max_sockets) else {
+        let Some(own) = self.own_region(id).filter(|_| a.sockets < self.config.max_sockets) else {
             return refused("its region is not mapped, or has as many sockets as it may");
         };
         let is_first =
@@ -222,15 +208,12 @@ impl Registry {
         if let Some(known) = l.wakers.get(&(application, context)) {
             return Answer::Reply(Reply::Done, vec![known.clone()]);
         }
-        let Ok((new, shell)) = new_bell(is_same_user) else {
+        let Some(new) = self.new_waker(application, queue, context, is_same_user) else {
             return Answer::refused(Errno::MFILE, "the service is out of descriptors");
         };
-        // Before any other process has it: an epoll set that adds it later then reports it at once.
-        write_eventfd(new.as_fd());
         if let Some(l) = self.listeners.all.get_mut(&queue) {
             l.wakers.insert((application, context), new.clone());
         }
-        self.push(application, Some(context), Push::Waker { region: queue, context }, &[shell.as_fd()]);
         Answer::Reply(Reply::Done, vec![new])
     }
 

@@ -66,8 +66,6 @@ pub struct Listener {
     pub memory: AcceptQueue,
     /// The files of that memory.
     pub fds: [Arc<OwnedFd>; 2],
-    /// Epoch in which direct connectors may use their grants.
-    pub epoch: u32,
     /// The grants, by their numbers in the queue: single connections, and lent slots.
     pub grants: Slots<Incoming>,
     /// The grants that stand for one connection each, the oldest first.
@@ -117,8 +115,7 @@ impl Listener {
 
     /// Tells direct connectors to ask the service again: each connection must be decided anew, or under other limits.
     pub fn revoke(&mut self) {
-        self.epoch = self.epoch.checked_add(1).unwrap_or(1);
-        self.memory.set(self.epoch, self.backlog);
+        self.memory.set(self.memory.epoch().checked_add(1).unwrap_or(1), self.backlog);
     }
 
     /// Frees the numbers of grants whose connections were accepted, and returns these connections.
@@ -260,7 +257,6 @@ mod tests {
             home: Home { application: 1, region: 1 },
             memory,
             fds: fds.map(Arc::new),
-            epoch: 1,
             grants: Slots::new(0, GRANTS as u32),
             single: VecDeque::new(),
             waiting: VecDeque::new(),

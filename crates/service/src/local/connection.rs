@@ -28,8 +28,7 @@ impl Registry {
         addresses: [SocketAddr; 2],
         asked: SocketAddr,
     ) -> Answer {
-        let connector = self.applications.get(&parties[0]).and_then(|a| a.region);
-        let Some(own) = connector.filter(|id| self.regions.get(id).is_some_and(|r| r.sealed)) else {
+        let Some(own) = self.own_region(parties[0]) else {
             return Answer::kernel(KernelReason::NotMapped);
         };
         let Some(home) = self.listeners.all.get(&listener).map(|l| l.home.region) else {
@@ -47,11 +46,7 @@ impl Registry {
         self.cores[RELAY_CORE as usize].say(Command::Open(id, Box::new([first, second])));
         let connection = Connection { addresses, applications: parties, stage: Stage::Pending, grant: None };
         self.relays.insert(id, Relay { places, connection, gone: [false; 2] });
-        for party in parties {
-            if let Some(a) = self.applications.get_mut(&party) {
-                a.sockets += 1;
-            }
-        }
+        self.count_sockets(parties, 1);
         let [peer, local] = addresses;
         let record = AcceptRecord { region: home, slot: slots[1], side: 1, local, peer };
         let deferred = self.arrive_or_wait(listener, (Origin::Relay(id), record));
@@ -228,8 +223,6 @@ impl Registry {
             self.relays.remove(&id);
         }
         self.regions.get_mut(&region).and_then(|r| r.slots.release(slot));
-        if let Some(a) = self.applications.get_mut(&party) {
-            a.sockets = a.sockets.saturating_sub(1);
-        }
+        self.uncount_sockets([party]);
     }
 }

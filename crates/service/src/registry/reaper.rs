@@ -103,13 +103,14 @@ impl Registry {
         if let Some(family) = self.families.get_mut(&family_id) {
             family.holders &= !(1 << a.holder);
         }
-        let unknown = self.release_holders(family_id, 1 << a.holder, offender) | self.promised(&a);
+        let in_blocks = self.release_holders(family_id, 1 << a.holder, offender);
         self.wake_for_dead(&a);
         self.repair_queues(&a);
         // Only after the bit is out of every block: a parent gives it to its next child at once.
-        if let Some(header) = self.oldest_region(&a).map(|r| r.memory.region().header()) {
+        if let Some(header) = self.oldest_region(id).map(|r| r.memory.region().header()) {
             header.holders_taken.fetch_and(!(1 << a.holder), Ordering::AcqRel);
         }
+        let unknown = in_blocks | self.promised_holders(id);
         self.statistics.end(a.process);
         self.trusts.hurry();
         // Unknown holder bits are left: a child forked just before may be about to say hello.
@@ -121,12 +122,15 @@ impl Registry {
     }
 
     /// Holder bits that processes of the family have taken for children before they forked, and that no live process has. Hostile.
-    fn promised(&self, dead: &Application) -> u64 {
-        let taken = self
-            .oldest_region(dead)
-            .map_or(0, |r| r.memory.region().header().holders_taken.load(Ordering::Acquire));
-        let alive = self.families.get(&dead.family()).map_or(0, |f| f.holders);
-        taken & !(alive | TRUST | 1 << dead.holder)
+    pub fn promised_holders(&self, id: u32) -> u64 {
+        let family = self.family_of(id).and_then(|family| self.families.get(&family));
+        self.taken_holders(id) & !family.map_or(0, |f| f.holders)
+    }
+
+    /// Holder bits that processes of the family have taken: each its own, and before it forks the child's. Hostile.
+    pub fn taken_holders(&self, id: u32) -> u64 {
+        let header = self.oldest_region(id).map(|r| r.memory.region().header());
+        header.map_or(0, |header| header.holders_taken.load(Ordering::Acquire)) & !TRUST
     }
 
     /// Ends everything that no live process holds. Returns when to look again.
@@ -202,7 +206,7 @@ impl Registry {
             family.contexts.remove(n);
             self.bells.set_context(a.family(), *n, None);
         }
-        if let Some(region) = self.oldest_region(a) {
+        if let Some(region) = self.oldest_region(a.id) {
             let taken = &region.memory.region().header().context_taken[Side::One.index()];
             for n in mine {
                 taken[n as usize / 64].fetch_and(!(1 << (n % 64)), Ordering::AcqRel);
@@ -210,9 +214,10 @@ impl Registry {
         }
     }
 
-    /// The region where the family takes numbers of contexts and holder bits: that of the oldest ancestor with a region.
-    fn oldest_region(&self, a: &Application) -> Option<&AppRegion> {
-        let line = a.ancestors.iter().copied().chain([a.id]);
+    /// The region where a process, dead or alive, takes numbers of contexts and holder bits: that of the oldest ancestor with a region.
+    fn oldest_region(&self, id: u32) -> Option<&AppRegion> {
+        let member = self.families.get(&self.family_of(id)?)?.members.get(&id)?;
+        let line = member.ancestors.iter().copied().chain([id]);
         line.filter_map(|id| self.regions.values().find(|r| r.owner == id)).next()
     }
 
@@ -386,11 +391,7 @@ impl Registry {
         }
         for (_, connection) in pair.slots.iter() {
             self.end_grant(connection.grant);
-            for party in connection.applications {
-                if let Some(a) = self.applications.get_mut(&party) {
-                    a.sockets = a.sockets.saturating_sub(1);
-                }
-            }
+            self.uncount_sockets(connection.applications);
         }
         // A forked child has its parent's mappings without having asked for them.
         let has = |a: &&Application| {
@@ -417,11 +418,7 @@ impl Registry {
         let ended: Vec<_> = slots.iter().filter_map(|slot| pair.slots.release(*slot)).collect();
         pair.lent -= ended.iter().filter(|c| c.stage == Stage::Lent).count() as u32;
         ended.iter().for_each(|c| self.end_grant(c.grant));
-        for party in ended.iter().flat_map(|c| c.applications) {
-            if let Some(a) = self.applications.get_mut(&party) {
-                a.sockets = a.sockets.saturating_sub(1);
-            }
-        }
+        self.uncount_sockets(ended.iter().flat_map(|c| c.applications));
         ended.len()
     }
 

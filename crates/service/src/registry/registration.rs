@@ -303,12 +303,7 @@ impl Registry {
 
     /// True when a process has forked or is about to: the library takes a holder bit for the child before it forks.
     pub fn has_forked(&self, id: u32) -> bool {
-        let Some(a) = self.applications.get(&id) else { return false };
-        let oldest = a.ancestors.first().copied().unwrap_or(id);
-        let region = self.regions.values().find(|r| r.owner == oldest);
-        region.is_some_and(|r| {
-            (r.memory.region().header().holders_taken.load(Ordering::Relaxed) & !TRUST).count_ones() > 1
-        })
+        self.applications.contains_key(&id) && self.taken_holders(id).count_ones() > 1
     }
 
     fn context(&mut self, id: u32, context: u32) -> Answer {
@@ -387,16 +382,28 @@ impl Registry {
         }
         let uid = |application| self.applications.get(&application).map(|a| a.uid);
         // Two processes of one user could stop each other anyway, so they share the eventfd itself, which is faster.
-        let Ok((new, shell)) = new_bell(uid(id) == uid(target)) else {
+        let Some(new) = self.new_waker(target, region, context, uid(id) == uid(target)) else {
             return Answer::refused(Errno::MFILE, "the service is out of descriptors");
         };
-        // Before any other process has it: an epoll set that adds it later then reports it at once.
-        write_eventfd(new.as_fd());
         if let Some(pair) = self.pairs.get_mut(&region) {
             pair.wakers.insert((sleeper, context), new.clone());
         }
-        self.push(target, Some(context), Push::Waker { region, context }, &[shell.as_fd()]);
         Answer::Reply(Reply::Done, vec![new])
+    }
+
+    /// A new eventfd by which other processes wake a context of process `target` for a pair region or an accept queue. The process is told.
+    pub fn new_waker(
+        &mut self,
+        target: u32,
+        region: u32,
+        context: u32,
+        trusted: bool,
+    ) -> Option<Arc<OwnedFd>> {
+        let (new, shell) = new_bell(trusted).ok()?;
+        // Before any other process has it: an epoll set that adds it later then reports it at once.
+        write_eventfd(new.as_fd());
+        self.push(target, Some(context), Push::Waker { region, context }, &[shell.as_fd()]);
+        Some(new)
     }
 
     fn populated(&mut self, id: u32, number: u32, bytes: u64) -> Answer {

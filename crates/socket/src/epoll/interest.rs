@@ -224,33 +224,21 @@ impl Interest {
         }
         match item.sock.decided() {
             // A connection has one slot, for good. Sets have thousands of them, so its region is not searched.
-            Some(Role::Stream(link)) => self.ignore(i, Some((&link.mapped, link.slot()))),
-            _ => {
-                self.listeners.retain(|listening| listening.item != i);
-                self.ignore(i, None);
-            }
+            Some(Role::Stream(link)) => self.ignore(i, &link.mapped, link.slot()),
+            _ => self.listeners.retain(|listening| listening.item != i),
         }
         Some(item)
     }
 
-    /// Stops listening for news of an item: at `only`, its only slot, or wherever it is.
-    fn ignore(&mut self, i: u32, only: Option<(&Arc<Mapped>, u32)>) {
-        let mut left = false;
-        for watch in &mut self.watches {
-            let places = match only {
-                Some((mapped, slot)) if Arc::ptr_eq(&watch.mapped, mapped) => {
-                    watch.items.get_mut(slot as usize..).unwrap_or_default().iter_mut().take(1)
-                }
-                Some(_) => continue,
-                None => watch.items[..].iter_mut().take(usize::MAX),
-            };
-            for place in places.filter(|place| **place == i + 1) {
-                *place = 0;
-                watch.count -= 1;
-            }
-            left |= watch.count == 0 && watch.mapped.pair;
+    /// Stops listening for news of an item at its slot.
+    fn ignore(&mut self, i: u32, mapped: &Arc<Mapped>, slot: u32) {
+        let watch = self.watches.iter_mut().find(|w| Arc::ptr_eq(&w.mapped, mapped));
+        let Some(watch) = watch else { return };
+        if let Some(place) = watch.items.get_mut(slot as usize).filter(|place| **place == i + 1) {
+            *place = 0;
+            watch.count -= 1;
         }
-        if left {
+        if watch.count == 0 && mapped.pair {
             self.watches.retain(|w| w.count > 0 || !w.mapped.pair);
         }
     }
