@@ -213,6 +213,16 @@ fn a_process_of_another_family_that_joins_ends_direct_connections() {
     assert_eq!(met.client.peer_flags(&there) & RESET, 0);
 }
 
+/// Another process, without the library, still has the socket: the connector must learn at once that the kernel's connections are meant.
+#[test]
+fn the_death_of_the_last_process_that_accepts_takes_grants_back() {
+    let Met { daemon: _daemon, server, mut client, queue, epoch, _socket, .. } = meet(daemon(), 100);
+    // Each process takes its own holder bit before it could take one for a child.
+    server.region.header().holders_taken.fetch_or(1 << server.welcome.holder, Ordering::SeqCst);
+    drop(server);
+    client.until("it must ask again", |c| c.memory(queue).epoch() != epoch);
+}
+
 #[test]
 fn the_end_of_a_listener_resets_what_waits_direct_connections_too() {
     let mut met = meet(daemon(), 100);

@@ -105,12 +105,13 @@ impl Registry {
         }
         let in_blocks = self.release_holders(family_id, 1 << a.holder, offender);
         self.wake_for_dead(&a);
-        self.repair_queues(&a);
         // Only after the bit is out of every block: a parent gives it to its next child at once.
         if let Some(header) = self.oldest_region(id).map(|r| r.memory.region().header()) {
             header.holders_taken.fetch_and(!(1 << a.holder), Ordering::AcqRel);
         }
         let unknown = in_blocks | self.promised_holders(id);
+        // Only after that: the dead process's own bit is no promise of a child that may accept.
+        self.repair_queues(&a);
         self.statistics.end(a.process);
         self.trusts.hurry();
         // Unknown holder bits are left: a child forked just before may be about to say hello.
