@@ -265,7 +265,7 @@ pub enum Request {
     Unlisten {
         /// Id of the accept queue.
         queue: u32,
-        /// Why.
+        /// Why the process accepts no more.
         because: Unlisten,
     },
     /// The process has taken a connection out of an accept queue in which connections wait for room. No reply.
@@ -273,7 +273,7 @@ pub enum Request {
         /// Id of the accept queue.
         queue: u32,
     },
-    /// The process has claimed a grant of an accept queue whose region belongs to other processes. Reply `Moved`: the connection continues
+    /// The process has claimed a grant of an accept queue, and the connection lies in other processes' regions. Reply `Moved`: it continues
     /// in this process's application region.
     Take {
         /// Id of the accept queue.
@@ -309,7 +309,7 @@ pub enum Request {
         has_looked: bool,
     },
     /// Options have changed of the socket at `slot` of this process's application region, a connection over the port; or of the listener
-    /// whose accept queue `region` names. No reply.
+    /// with the accept queue `region`. No reply.
     SetOptions {
         /// Id of the application region.
         region: u32,

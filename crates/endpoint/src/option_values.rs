@@ -124,9 +124,9 @@ pub(crate) enum Rule {
     Segment,
     /// `TCP_LINGER2`. Negative: do not wait; 0: the default; else seconds.
     Linger2,
-    /// A `struct linger`.
+    /// The value of `SO_LINGER`, a `struct linger`.
     Linger,
-    /// A `struct timeval`.
+    /// A time, as a `struct timeval`.
     Time,
     /// The name of a congestion control.
     Congestion,

@@ -19,7 +19,7 @@ pub struct Amount {
 pub enum Received {
     /// The call is over and returns this many bytes.
     Done(usize),
-    /// The call waits.
+    /// Too few bytes have come: the call must wait.
     Wait(Receiving),
 }
 
@@ -85,7 +85,7 @@ impl Receiving {
     /// call reports the error.
     ///
     /// # Errors
-    /// As [`Endpoint::pull`].
+    /// The errors of [`Endpoint::pull`].
     pub fn go_on(&mut self, link: &Endpoint, buffers: &mut [&mut [u8]]) -> Result<bool, Errno> {
         if self.is_cut(link) {
             return Ok(true);

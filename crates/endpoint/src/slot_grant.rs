@@ -34,7 +34,7 @@ pub struct Granted {
 
 #[derive(Debug, Default)]
 struct Slots {
-    /// All granted slots.
+    /// All slots that the service has granted, by number.
     granted: HashMap<u32, Granted>,
     /// Granted slots without a connection, by the listener.
     idle: HashMap<SocketAddr, Idle>,

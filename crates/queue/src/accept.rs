@@ -31,7 +31,7 @@ const CLEARER: u32 = 0;
 /// Distance in tickets before the newest at which a grant comes back that a killed process had claimed: it is older than any other.
 const OLDEST: u32 = VALUE / 2;
 
-/// One accept queue.
+/// The operations on the shared words of one accept queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Accepting<'a>(&'a QueueWords);
 

@@ -123,7 +123,7 @@ impl Registry {
         over.for_each(|(id, _)| self.end_listener(id));
     }
 
-    /// Ends the listeners whose sockets no longer listen.
+    /// Ends each listener where the kernel's socket no longer listens.
     pub fn hear_ended_listeners(&mut self) {
         for cookie in self.listeners.alive.ended() {
             if let Some(id) = self.listeners.of_socket(cookie) {
@@ -170,7 +170,7 @@ impl Registry {
         self.applications.values().any(|a| a.descends_from(application))
     }
 
-    /// Answers `Request::Unlisten`.
+    /// Answers `Request::Unlisten`: a process accepts no more, or has stopped the listener for all.
     pub fn unlisten(&mut self, id: u32, queue: u32, because: Unlisten) -> Answer {
         let Some(l) = self.listeners.all.get(&queue) else { return Answer::plain(Reply::Done) };
         if !self.accepts(id, l) {
@@ -323,7 +323,7 @@ impl Registry {
         waiting.map(|(id, _)| *id).collect::<Vec<_>>().into_iter().for_each(|id| self.rouse(id));
     }
 
-    /// Answers `Request::Nonblocking`.
+    /// Answers `Request::Nonblocking`: the program has changed `O_NONBLOCK` of the listening socket.
     pub fn set_nonblocking(&mut self, id: u32, queue: u32, on: bool) -> Answer {
         if let Some(listener) = self.listeners.all.get(&queue).filter(|l| self.accepts(id, l)) {
             listener.memory.set_nonblocking(on);

@@ -119,7 +119,7 @@ pub struct Registry {
     pub counting: Counting,
     /// Applications to detach, with reasons.
     pub doomed: Vec<(u32, String)>,
-    /// Application regions whose slow-path doorbells the control loop must look at once more, though nothing is written to their eventfds:
+    /// Application regions: the control loop must look at their slow-path doorbells once more, though nothing is written to their eventfds:
     /// those that rang again while they were looked at, and those of killed processes. The applications hold these eventfds, too, and could
     /// make a write of the service's wait.
     pub unheard: Vec<u32>,

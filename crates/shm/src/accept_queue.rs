@@ -26,7 +26,7 @@ pub const WORDS_PER_GROUP: usize = WORDS_MAX.div_ceil(64);
 /// Words of a grant's record.
 pub const RECORD_WORDS: usize = 6;
 
-/// Bits of [`QueueWords::flags`].
+/// The bits of the word [`QueueWords::flags`].
 pub mod queue_flags {
     /// Some process waits for the listening socket, has waited, or is sure to, by a call that the library sees.
     pub const AWAITED: u32 = 1;
@@ -71,7 +71,7 @@ pub struct QueueWords {
     pub next: AtomicU32,
     /// Index of the sleeper that is woken next, so that they take turns.
     pub turn: AtomicU32,
-    /// Bits of [`queue_flags`].
+    /// A set of the bits in [`queue_flags`].
     pub flags: AtomicU32,
     /// Number of connections that were put in so far; counted after `waiting` has the bit.
     pub arrivals: AtomicU32,

@@ -328,7 +328,7 @@ impl Host {
     /// before it waited, `None` at first.
     ///
     /// # Errors
-    /// As [`send`](Self::send).
+    /// The errors of [`send`](Self::send).
     pub fn send_on(
         &mut self,
         fd: Fd,
@@ -383,7 +383,7 @@ impl Host {
     /// first.
     ///
     /// # Errors
-    /// As [`receive`](Self::receive).
+    /// The errors of [`receive`](Self::receive).
     pub fn receive_on(
         &mut self,
         fd: Fd,

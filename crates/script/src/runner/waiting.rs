@@ -243,7 +243,7 @@ impl Runner {
     }
 }
 
-/// Sends `len` zeros.
+/// Sends `len` zero bytes on a socket; `sent` counts across the call's retries.
 fn send(host: &mut Host, socket: Socket, len: usize, flags: i32, sent: &mut Option<usize>) -> Option<Answer> {
     let result = host.send_on(socket.fd, &vec![0; len], flags | at_once(socket), sent).transpose()?;
     Some(result.map(|n| n as i64).into())

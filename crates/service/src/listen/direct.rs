@@ -1,7 +1,7 @@
 //! Direct connections: a process connects to a listener of its own user without asking the service. The service decides once (policy,
-//! listener, limits, addresses of each slot) and lends slots of the pair region, each with a grant of the accept queue, whose record only
-//! the service can write. It takes them back by the queue's epoch: the process must ask again when another socket begins to listen at the
-//! port, when holders of the socket change, or when the backlog changes.
+//! listener, limits, addresses of each slot) and lends slots of the pair region, each with a grant of the accept queue; only the service
+//! can write the grant's record. It takes them back by the queue's epoch: the process must ask again when another socket begins to listen
+//! at the port, when holders of the socket change, or when the backlog changes.
 
 use crate::listen::table::{Listener, Listeners, Origin};
 use crate::memory::region::{AppRegion, Connection, GrantKey, PairRegion, Stage};

@@ -1,4 +1,4 @@
-//! The processes that hold a listening socket: who may accept, their deaths, and connections that go to a process of another family.
+//! The processes that hold a listening socket: their right to accept, their deaths, and connections that go to a process of another family.
 
 use crate::listen::table::{Home, Listener, Origin};
 use crate::registry::application::Application;
@@ -189,7 +189,7 @@ impl Registry {
         }
     }
 
-    /// Answers `Request::QueueWaker`.
+    /// Answers `Request::QueueWaker`: the eventfd that wakes a sleeper at a queue.
     pub fn queue_waker(&mut self, id: u32, queue: u32, application: u32, context: u32) -> Answer {
         let gone = || Answer::refused(Errno::NOENT, "no such thread sleeps there");
         let (Some(l), Some(a)) = (self.listeners.all.get(&queue), self.applications.get(&id)) else {

@@ -26,7 +26,7 @@ pub enum Origin {
     Flow(u32, u32),
 }
 
-/// The process in whose regions new connections are put: it and its forked children have them mapped.
+/// The process that new connections are set up for: it and its forked children have the memory mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Home {
     /// Id of the process.
@@ -62,7 +62,7 @@ pub struct Listener {
     pub left: HashSet<u32>,
     /// Where new connections are put.
     pub home: Home,
-    /// The queue's memory.
+    /// The memory of the accept queue, mapped with the right to write its grants.
     pub memory: AcceptQueue,
     /// The files of that memory.
     pub fds: [Arc<OwnedFd>; 2],
@@ -98,7 +98,7 @@ pub fn canonical(address: SocketAddr) -> SocketAddr {
 }
 
 impl Listener {
-    /// The accept queue.
+    /// The operations on the accept queue's shared words.
     pub fn queue(&self) -> Accepting<'_> {
         Accepting::new(self.memory.words())
     }
@@ -118,7 +118,7 @@ impl Listener {
         self.memory.set(self.memory.epoch().checked_add(1).unwrap_or(1), self.backlog);
     }
 
-    /// Frees the numbers of grants whose connections were accepted, and returns these connections.
+    /// Returns the connections that were accepted since the last call, and frees the numbers of their grants.
     pub fn take_accepted(&mut self) -> Vec<Incoming> {
         let Self { memory, grants, single, .. } = self;
         let queue = Accepting::new(memory.words());
@@ -169,7 +169,7 @@ impl Listeners {
         }
     }
 
-    /// Adds a listener, whose accept queue has that id.
+    /// Adds a listener; `id` names its accept queue.
     pub fn add(&mut self, id: u32, listener: Listener) {
         self.by_cookie.insert(listener.cookie, id);
         self.by_port.entry(listener.local.port()).or_default().push(id);

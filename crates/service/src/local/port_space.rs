@@ -53,7 +53,7 @@ struct Pool {
 #[derive(Debug)]
 pub struct PortSpace {
     next_own: u16,
-    /// By [`Sort::index`].
+    /// One pool for each sort of addresses, at [`Sort::index`].
     pools: [Pool; 4],
     taken: HashMap<Ends, Origin>,
 }

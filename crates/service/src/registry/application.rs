@@ -39,7 +39,7 @@ pub struct Application {
     pub is_cramped: bool,
     /// Ids of the pair regions that it has been told of.
     pub pairs: BTreeSet<u32>,
-    /// Ids of the accept queues whose memory it has got.
+    /// Ids of the accept queues that it has the memory of.
     pub queues: BTreeSet<u32>,
     /// Slots that it uses in all regions.
     pub sockets: u32,

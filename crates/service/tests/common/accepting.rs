@@ -48,7 +48,7 @@ impl App {
         Ok((queue, is_known))
     }
 
-    /// Maps a queue whose files came, if this process has it not yet.
+    /// Maps a queue by the files that came with a reply; none came if this process has it already.
     pub fn map_queue(&mut self, queue: u32, fds: Vec<OwnedFd>) {
         if fds.is_empty() {
             assert!(self.queues.mapped.contains_key(&queue), "the service takes queue {queue} for known");

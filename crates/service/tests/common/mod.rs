@@ -164,7 +164,7 @@ pub struct App {
     /// Of the last connection: it is to be announced.
     pub deferred: bool,
     pub pools: HashMap<u32, Pool>,
-    /// Accept queues.
+    /// The accept queues that the application has mapped.
     pub queues: Queues,
     /// Of the sleepers at a queue that say so one is woken at a time.
     pub is_exclusive: bool,

@@ -38,7 +38,7 @@ impl Queue {
         Some(Self { id, memory: memory.ok()?, wakers: Mutex::default() })
     }
 
-    /// The queue's protocol.
+    /// The operations on the queue's shared words.
     #[inline]
     pub fn accepting(&self) -> Accepting<'_> {
         Accepting::new(self.memory.words())
@@ -91,7 +91,7 @@ impl Queue {
         self.has(AWAITED)
     }
 
-    /// Makes [`Self::is_awaited`] true.
+    /// Notes that a process waits at the queue: [`Self::is_awaited`] is true from now on.
     pub fn note_awaited(&self) {
         if !self.has(AWAITED) {
             self.memory.words().flags.fetch_or(AWAITED, Ordering::AcqRel);
@@ -202,7 +202,7 @@ impl Rest {
         self.queue.accepting().announce_sleep(self.place);
     }
 
-    /// Sleeps no more.
+    /// Takes this thread's word back that it sleeps at the queue.
     pub fn awake(&self) {
         self.queue.accepting().awake(self.place);
     }

@@ -26,7 +26,7 @@ use std::time::Instant;
 /// Most grants that one `accept` takes out of a queue in vain. A hostile holder could put in more without end.
 const USELESS_MOST: u32 = 4096;
 
-/// A listening socket.
+/// What the library keeps for an accelerated listening socket.
 #[derive(Debug)]
 pub struct Listener {
     /// The socket's accept queue.
