@@ -32,6 +32,26 @@ fn accept(words: &QueueWords, application: u32) -> Option<u32> {
     grant
 }
 
+/// Puts a grant in and wakes a sleeper, as a process that connects does. Returns the contexts of those that were woken.
+fn push(words: &QueueWords, grant: u32) -> Vec<u8> {
+    assert!(of(words).push(grant));
+    let mut woken = Vec::new();
+    of(words).wake(|sleeper| {
+        woken.push(sleeper.context);
+        true
+    });
+    woken
+}
+
+/// Runs `f` in a second thread, which stands for another process.
+fn beside<T: 'static>(
+    words: &Arc<QueueWords>,
+    f: impl FnOnce(&QueueWords) -> T + 'static,
+) -> thread::JoinHandle<T> {
+    let words = words.clone();
+    thread::spawn(move || f(&words))
+}
+
 /// What is left when all is quiet: no grant waits that the bits do not show.
 fn rest(words: &QueueWords) -> Vec<u32> {
     let mut shown = Vec::new();
@@ -52,14 +72,8 @@ fn loom_each_grant_is_accepted_once() {
     model(3, || {
         let words = queue();
         assert!(of(&words).push(3));
-        let pusher = {
-            let words = words.clone();
-            thread::spawn(move || assert!(of(&words).push(70)))
-        };
-        let other = {
-            let words = words.clone();
-            thread::spawn(move || accept(&words, 7))
-        };
+        let pusher = beside(&words, move |words| assert!(of(words).push(70)));
+        let other = beside(&words, move |words| accept(words, 7));
         let mut taken: Vec<u32> = accept(&words, 9).into_iter().collect();
         pusher.join().unwrap();
         taken.extend(other.join().unwrap());
@@ -73,10 +87,7 @@ fn loom_a_grant_that_waits_has_its_bit_whatever_is_cleared_beside_it() {
     model(3, || {
         let words = queue();
         assert!(of(&words).push(3));
-        let pusher = {
-            let words = words.clone();
-            thread::spawn(move || assert!(of(&words).push(4)))
-        };
+        let pusher = beside(&words, move |words| assert!(of(words).push(4)));
         let withdrawn = of(&words).withdraw(3);
         pusher.join().unwrap();
         assert!(withdrawn);
@@ -90,10 +101,7 @@ fn loom_a_grant_that_is_put_in_again_while_it_is_withdrawn_keeps_its_bit() {
     model(3, || {
         let words = queue();
         assert!(of(&words).push(3));
-        let pusher = {
-            let words = words.clone();
-            thread::spawn(move || of(&words).push(3))
-        };
+        let pusher = beside(&words, move |words| of(words).push(3));
         let withdrawn = of(&words).withdraw(3);
         let pushed = pusher.join().unwrap();
         assert!(withdrawn || !pushed);
@@ -107,14 +115,8 @@ fn loom_a_grant_that_is_used_again_is_accepted_again() {
     model(3, || {
         let words = queue();
         assert!(of(&words).push(3));
-        let acceptor = {
-            let words = words.clone();
-            thread::spawn(move || accept(&words, 7))
-        };
-        let pusher = {
-            let words = words.clone();
-            thread::spawn(move || of(&words).push(3))
-        };
+        let acceptor = beside(&words, move |words| accept(words, 7));
+        let pusher = beside(&words, move |words| of(words).push(3));
         let _ = of(&words).has_any();
         let first = acceptor.join().unwrap();
         let again = pusher.join().unwrap();
@@ -133,22 +135,8 @@ fn loom_no_sleeper_is_left_with_a_grant_while_another_process_empties_the_queue(
         let words = queue();
         assert!(of(&words).push(3));
         let place = of(&words).register(sleeper(1, true)).unwrap();
-        let pusher = {
-            let words = words.clone();
-            thread::spawn(move || {
-                assert!(of(&words).push(4));
-                let mut woken = 0;
-                of(&words).wake(|_| {
-                    woken += 1;
-                    true
-                });
-                woken
-            })
-        };
-        let acceptor = {
-            let words = words.clone();
-            thread::spawn(move || accept(&words, 9))
-        };
+        let pusher = beside(&words, move |words| push(words, 4).len());
+        let acceptor = beside(&words, move |words| accept(words, 9));
         let slept = of(&words).prepare_sleep(place);
         let woken = pusher.join().unwrap();
         assert!(acceptor.join().unwrap().is_some());
@@ -161,22 +149,8 @@ fn loom_of_two_exclusive_sleepers_one_is_woken() {
     model(3, || {
         let words = queue();
         let places = [1, 2].map(|context| of(&words).register(sleeper(context, true)).unwrap());
-        let pusher = {
-            let words = words.clone();
-            thread::spawn(move || {
-                assert!(of(&words).push(64));
-                let mut woken = 0;
-                of(&words).wake(|_| {
-                    woken += 1;
-                    true
-                });
-                woken
-            })
-        };
-        let second = {
-            let words = words.clone();
-            thread::spawn(move || of(&words).prepare_sleep(places[1]))
-        };
+        let pusher = beside(&words, move |words| push(words, 64).len());
+        let second = beside(&words, move |words| of(words).prepare_sleep(places[1]));
         let slept = of(&words).prepare_sleep(places[0]);
         let both = second.join().unwrap() && slept;
         let woken = pusher.join().unwrap();
@@ -191,18 +165,7 @@ fn loom_all_sleepers_that_are_not_exclusive_are_woken() {
         let words = queue();
         let places = [1, 2].map(|context| of(&words).register(sleeper(context, false)).unwrap());
         of(&words).announce_sleep(places[0]);
-        let pusher = {
-            let words = words.clone();
-            thread::spawn(move || {
-                assert!(of(&words).push(64));
-                let mut woken = Vec::new();
-                of(&words).wake(|sleeper| {
-                    woken.push(sleeper.context);
-                    true
-                });
-                woken
-            })
-        };
+        let pusher = beside(&words, move |words| push(words, 64));
         let slept = of(&words).prepare_sleep(places[1]);
         let woken = pusher.join().unwrap();
         assert!(woken.contains(&1) && (woken.contains(&2) || !slept));
@@ -222,10 +185,7 @@ fn loom_what_a_dead_process_had_claimed_is_accepted_once_by_another() {
                 assert!(of(&words).push(3) && of(&words).claim(DEAD) == Some(3));
             }
             assert!(of(&words).push(4));
-            let acceptor = {
-                let words = words.clone();
-                thread::spawn(move || [accept(&words, 7), accept(&words, 7)])
-            };
+            let acceptor = beside(&words, move |words| [accept(words, 7), accept(words, 7)]);
             assert!(of(&words).repair(3, DEAD, || true));
             let taken = acceptor.join().unwrap();
             let all = taken.into_iter().flatten().chain(rest(&words)).collect();
@@ -241,10 +201,7 @@ fn loom_what_a_dead_process_had_put_in_is_accepted_once() {
         let words = queue();
         assert!(of(&words).push(3) && of(&words).push(4));
         words.waiting[0].store(1 << 4, Ordering::Relaxed);
-        let acceptor = {
-            let words = words.clone();
-            thread::spawn(move || [accept(&words, 7), accept(&words, 7)])
-        };
+        let acceptor = beside(&words, move |words| [accept(words, 7), accept(words, 7)]);
         assert!(of(&words).repair(3, DEAD, || true) || !of(&words).is_queued(3));
         let taken = acceptor.join().unwrap();
         is_each_once(taken.into_iter().flatten().chain(rest(&words)).collect(), &[3, 4]);
@@ -258,10 +215,7 @@ fn loom_a_grant_that_is_put_in_again_while_a_dead_claim_ends_keeps_its_bit() {
         let words = queue();
         assert!(of(&words).push(3));
         words.states[3].store(CLAIMED | DEAD, Ordering::Relaxed);
-        let pusher = {
-            let words = words.clone();
-            thread::spawn(move || of(&words).push(3))
-        };
+        let pusher = beside(&words, move |words| of(words).push(3));
         assert!(!of(&words).repair(3, DEAD, || false));
         let pushed = pusher.join().unwrap();
         is_each_once(rest(&words), if pushed { &[3] } else { &[] });
@@ -274,25 +228,8 @@ fn loom_an_exclusive_set_leaves_a_grant_only_to_one_that_was_woken_for_it() {
         let words = queue();
         let places = [1, 2].map(|context| of(&words).register(sleeper(context, true)).unwrap());
         of(&words).announce_sleep(places[0]);
-        assert!(of(&words).push(3));
-        let mut woken = Vec::new();
-        of(&words).wake(|sleeper| {
-            woken.push(sleeper.context);
-            true
-        });
-        assert_eq!(woken, [1]);
-        let pusher = {
-            let words = words.clone();
-            thread::spawn(move || {
-                assert!(of(&words).push(64));
-                let mut woken = 0;
-                of(&words).wake(|_| {
-                    woken += 1;
-                    true
-                });
-                woken
-            })
-        };
+        assert_eq!(push(&words, 3), [1]);
+        let pusher = beside(&words, move |words| push(words, 64).len());
         // The first one is about to look; the second one goes to sleep beside the first grant.
         let slept = of(&words).prepare_exclusive_sleep(places[1]);
         let woken = pusher.join().unwrap();
@@ -307,18 +244,7 @@ fn loom_a_set_that_was_woken_and_leaves_says_that_a_grant_is_left() {
         let words = queue();
         let first = of(&words).register(sleeper(1, true)).unwrap();
         of(&words).announce_sleep(first);
-        let pusher = {
-            let words = words.clone();
-            thread::spawn(move || {
-                assert!(of(&words).push(3));
-                let mut woken = 0;
-                of(&words).wake(|_| {
-                    woken += 1;
-                    true
-                });
-                woken
-            })
-        };
+        let pusher = beside(&words, move |words| push(words, 3).len());
         let is_left = of(&words).unregister(first, sleeper(1, true));
         let woken = pusher.join().unwrap();
         // Woken after it had left: then the sleeper's word was there still, and another set sees a grant that nothing was woken for.

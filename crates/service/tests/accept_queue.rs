@@ -1,7 +1,7 @@
 //! One accept queue for all processes that hold a listening socket: each connection is accepted once, whichever of them leaves or dies.
 
 use crate::common::{App, Conn, Daemon, listener};
-use control::{Parent, Push, Reply, Request, SocketOptions, Unlisten};
+use control::{AcceptRecord, Parent, Push, Reply, Request, SocketOptions, Unlisten};
 use service::{Options, Sharing};
 use shm::half_flags::{ACCEPTED, OPEN, RESET};
 use std::net::{SocketAddr, TcpListener};
@@ -24,6 +24,16 @@ fn server(daemon: &Daemon, backlog: u32) -> (App, u32, TcpListener, SocketAddr) 
     let (socket, address) = listener();
     let queue = parent.listen(&socket, backlog);
     (parent, queue, socket, address)
+}
+
+/// Gives an accepted connection a socket block of the process, as the library does.
+fn hold(app: &App, conn: &Conn, record: &AcceptRecord) {
+    let block = app.region.sock(9).unwrap();
+    block.region.store(conn.region, Ordering::Relaxed);
+    block.slot.store(conn.slot, Ordering::Relaxed);
+    let [local, peer] = [record.local, record.peer].map(|address| u32::from(address.port()));
+    block.ports.store(local << 16 | peer, Ordering::Relaxed);
+    block.holders.store(1 << app.welcome.holder, Ordering::SeqCst);
 }
 
 fn converse(server: &mut App, here: &mut Conn, client: &mut App, there: &mut Conn, word: &[u8]) {
@@ -197,13 +207,7 @@ fn what_a_dead_process_had_accepted_is_closed_and_not_accepted_again() {
     let there = client.connect(address);
     let grant = child.claim(queue).unwrap();
     let (here, record) = child.set_up(queue, grant).unwrap();
-    let block = child.region.sock(9).unwrap();
-    block.region.store(here.region, Ordering::Relaxed);
-    block.slot.store(here.slot, Ordering::Relaxed);
-    block
-        .ports
-        .store(u32::from(record.local.port()) << 16 | u32::from(record.peer.port()), Ordering::Relaxed);
-    block.holders.store(1 << child.welcome.holder, Ordering::SeqCst);
+    hold(&child, &here, &record);
     // It is killed before the last step.
     drop(child);
     client.until("it is closed", |c| c.peer_flags(&there) & shm::half_flags::RELEASED != 0);
@@ -222,13 +226,7 @@ fn goes_on(dies: bool) {
     let mut client = App::new(&daemon);
     let mut served = client.connect(address);
     let (mut here, record) = old.accept_wait(queue);
-    let block = old.region.sock(9).unwrap();
-    block.region.store(here.region, Ordering::Relaxed);
-    block.slot.store(here.slot, Ordering::Relaxed);
-    block
-        .ports
-        .store(u32::from(record.local.port()) << 16 | u32::from(record.peer.port()), Ordering::Relaxed);
-    block.holders.store(1 << old.welcome.holder, Ordering::SeqCst);
+    hold(&old, &here, &record);
     let mut conns: Vec<Conn> = (0..4).map(|_| client.connect(address)).collect();
     let is_open = |client: &App, conn: &Conn| client.peer_flags(conn) & OPEN != 0;
     client.until("two are let in", |c| conns.iter().filter(|conn| is_open(c, conn)).count() == 2);

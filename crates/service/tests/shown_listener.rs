@@ -79,14 +79,28 @@ fn what_waits_goes_to_the_process_that_comes_to_accept() {
     hands_over(Sharing::Never);
 }
 
+/// Two processes of different families that accept from one socket.
+struct Two {
+    first: App,
+    second: App,
+    queue: u32,
+    address: SocketAddr,
+    socket: TcpListener,
+}
+
+fn two_families(daemon: &Daemon) -> Two {
+    let (socket, address) = listener();
+    let (first, queue) = listening(daemon, &socket, false);
+    let mut second = App::new(daemon);
+    joining(&mut second, &socket);
+    Two { first, second, queue, address, socket }
+}
+
 #[test]
 fn two_families_take_turns_at_one_queue() {
     for sharing in [Sharing::Always, Sharing::Never] {
         let daemon = Daemon::start(Options { sharing: Some(sharing), ..Options::default() });
-        let (socket, address) = listener();
-        let (mut first, queue) = listening(&daemon, &socket, false);
-        let mut second = App::new(&daemon);
-        joining(&mut second, &socket);
+        let Two { mut first, mut second, queue, address, socket: _socket } = two_families(&daemon);
         let mut client = App::new(&daemon);
         let mut conns: Vec<Conn> = (0..6).map(|_| client.connect(address)).collect();
         conns.iter_mut().for_each(|conn| client.send(conn, b"early"));
@@ -126,10 +140,7 @@ fn a_process_of_another_user_accepts_from_the_queue() {
 fn what_another_family_was_accepting_when_it_was_killed_waits_again() {
     for sharing in [Sharing::Always, Sharing::Never] {
         let daemon = Daemon::start(Options { sharing: Some(sharing), ..Options::default() });
-        let (socket, address) = listener();
-        let (mut first, queue) = listening(&daemon, &socket, false);
-        let mut second = App::new(&daemon);
-        joining(&mut second, &socket);
+        let Two { mut first, mut second, queue, address, socket: _socket } = two_families(&daemon);
         let mut client = App::new(&daemon);
         let mut conns = [client.connect(address), client.connect(address)];
         let (claimed, taken) = (second.claim(queue).unwrap(), second.claim(queue).unwrap());
