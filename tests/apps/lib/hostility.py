@@ -14,8 +14,8 @@ from lib.process import Failure, require
 from lib.registry import test
 
 # Of the neighbours' p99, at the median of the tries. On two cores for five busy processes single tries give 0.6 to 5 times the p99 without
-# the attack: the schedule of the moment. A neighbour that waits for an attacker waits far longer than this.
-RISE_MAX = 20.0
+# the attack: the schedule of the moment. 20 % is what is aimed at; a neighbour that waits for an attacker waits far longer than this.
+RISE_MAX = 3.0
 TRIES = 5
 
 
@@ -44,7 +44,20 @@ def end_hostile(hostile):
 
 @test("hostile.scribbles", limit_s=90)
 def scribbles(w):
-    """Random writes over every shared region while running. The neighbours' p99 is compared with that under the same load."""
+    """Random writes over every shared region while running. The neighbours, and the partner of the attacker, go on."""
+    return attacks(w)[1]
+
+
+@test("hostile.scribbles_beside_neighbours", limit_s=90, timed=True)
+def scribbles_beside_neighbours(w):
+    """The neighbours' p99 under such writes is compared with that under the same load without them."""
+    rises, shown = attacks(w)
+    require(statistics.median(rises) <= RISE_MAX, shown)
+    return shown
+
+
+def attacks(w):
+    """Each try measures the neighbours under the same load, first harmless, then an attack. Returns the rises of their p99, and words on them."""
     neighbour, measure = start_neighbours(w)
     partner, partner_port = start_echo(w)
     rises = []
@@ -61,12 +74,10 @@ def scribbles(w):
                 if process is not None:
                     require(process.running(), f"{process.name} ended with status {process.popen.poll()}")
         rises.append(round(p99["scribble"] / p99["private"], 2))
-    shown = f"p99 {p99['private']} us, {p99['scribble']} us under attack in the last of {TRIES} tries; rises by factors {rises}"
-    require(statistics.median(rises) <= RISE_MAX, f"neighbours' {shown}")
-    # The partner, whose connections were attacked, still serves others.
+    # The partner's connections were attacked, and it still serves others.
     load(w, partner_port, 10, 10, name="after")
     w.prove_accelerated(10)
-    return f"neighbours' {shown}"
+    return rises, f"neighbours' p99 {p99['private']} us, {p99['scribble']} us under attack in the last of {TRIES} tries; rises by factors {rises}"
 
 
 @test("hostile.scribbles_often", limit_s=60)

@@ -19,6 +19,8 @@ class Test:
     namespace: bool
     # Counts what a busy machine changes: runs when no other test does.
     alone: bool
+    # Measures time, which a busy machine changes: runs with --timed only.
+    timed: bool
     # Flags of `towpath up` beside the way's own.
     up: tuple
 
@@ -26,8 +28,8 @@ class Test:
 TESTS = []
 
 
-def add(name, function, way=PAIR, limit_s=30, kernel=True, own_service=False, namespace=False, alone=False, up=()):
-    TESTS.append(Test(name, function, way, limit_s, kernel, own_service, namespace or way.tap, alone, up))
+def add(name, function, way=PAIR, limit_s=30, kernel=True, own_service=False, namespace=False, alone=False, timed=False, up=()):
+    TESTS.append(Test(name, function, way, limit_s, kernel, own_service, namespace or way.tap, alone or timed, timed, up))
 
 
 def test(name, **properties):

@@ -29,6 +29,7 @@ def parse_options():
     parser.add_argument("--kernel", action="store_true", help="run on plain kernel sockets: shows that the tests are right")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="run tests whose name contains NAME; may be repeated")
     parser.add_argument("--jobs", type=int, default=min(os.cpu_count() or 1, 4), metavar="N", help="tests at a time (default: processors, at most 4)")
+    parser.add_argument("--timed", action="store_true", help="also the tests that measure time, for a machine that does nothing else")
     parser.add_argument("--list", action="store_true", help="print the names and end")
     parser.add_argument("--bin-dir", type=Path, help="where towpath and libtowpath_preload.so lie (default: target/release)")
     parser.add_argument("--keep", action="store_true", help="keep the directories of failed tests")
@@ -41,7 +42,7 @@ def parse_options():
 def chosen(options):
     for module in MODULES:
         importlib.import_module(f"lib.{module}")
-    tests = [t for t in registry.TESTS if t.kernel or not options.kernel]
+    tests = [t for t in registry.TESTS if (t.kernel or not options.kernel) and (options.timed or not t.timed)]
     if options.only:
         tests = [t for t in tests if any(part in t.name for part in options.only)]
     return tests
