@@ -12,24 +12,29 @@ class Test:
     way: Way
     limit_s: int
     # Runs on plain kernel sockets too.
-    kernel: bool
+    kernel: bool = True
     # Starts the service itself.
-    own_service: bool
-    # Wants a network namespace of its own, and so root.
-    namespace: bool
+    own_service: bool = False
+    # Wants a network namespace of its own, and so root. A TAP device always does.
+    namespace: bool = False
     # Counts what a busy machine changes: runs when no other test does.
-    alone: bool
-    # Measures time, which a busy machine changes: runs with --timed only.
-    timed: bool
+    alone: bool = False
+    # Measures time, which a busy machine changes: runs alone, and with --timed only.
+    timed: bool = False
     # Flags of `towpath up` beside the way's own.
-    up: tuple
+    up: tuple = ()
+
+    def __post_init__(self):
+        self.namespace = self.namespace or self.way.tap
+        self.alone = self.alone or self.timed
 
 
 TESTS = []
 
 
-def add(name, function, way=PAIR, limit_s=30, kernel=True, own_service=False, namespace=False, alone=False, timed=False, up=()):
-    TESTS.append(Test(name, function, way, limit_s, kernel, own_service, namespace or way.tap, alone or timed, timed, up))
+def add(name, function, way=PAIR, limit_s=30, **properties):
+    """Adds a test to the list."""
+    TESTS.append(Test(name, function, way, limit_s, **properties))
 
 
 def test(name, **properties):

@@ -83,11 +83,8 @@ def test_of(seed):
     return Test(
         f"seed_{seed}",
         partial(run_seed, seed),
-        WAYS["tap_server"],
-        LIMIT_S,
+        way=WAYS["tap_server"],
+        limit_s=LIMIT_S,
         kernel=False,
-        own_service=False,
-        namespace=True,
-        alone=False,
         up=draw(seed)[2],
     )
