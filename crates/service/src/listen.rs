@@ -57,6 +57,7 @@ impl Registry {
             local: shown.local,
             v6_only: shown.v6_only,
             reuse_port: shown.reuse_port,
+            reuse_address: shown.reuse_address,
             namespace: shown.namespace,
             uid,
             options: slowpath::FlowOptions::default(),
@@ -184,7 +185,7 @@ impl Registry {
         let Some(l) = self.listeners.all.get(&queue) else { return Answer::plain(Reply::Done) };
         if !self.accepts(id, l) {
             return match l.left.contains(&id) {
-                true => Answer::plain(Reply::Done),
+                true => self.closed_listener(queue),
                 false => Answer::Offence("it ended a stranger's listener".to_owned()),
             };
         }
@@ -195,6 +196,18 @@ impl Registry {
         self.leave_queue(id, queue);
         let is_deserted = self.listeners.all.get(&queue).is_some_and(|l| !self.has_acceptors(l));
         if because == Unlisten::GivenUp && is_deserted {
+            self.end_listener(queue);
+        }
+        if because == Unlisten::Closed && is_deserted && self.needs_port(queue) {
+            return Answer::plain(Reply::PortNeeded);
+        }
+        Answer::plain(Reply::Done)
+    }
+
+    /// A process says once more that it has closed a listener. If that was the last descriptor the listener ends.
+    fn closed_listener(&mut self, queue: u32) -> Answer {
+        let cookie = self.listeners.all.get(&queue).filter(|l| !self.has_acceptors(l)).map(|l| l.cookie);
+        if cookie.is_some_and(|cookie| self.listeners.alive.forsaken(&[cookie]).contains(&cookie)) {
             self.end_listener(queue);
         }
         Answer::plain(Reply::Done)
@@ -220,6 +233,7 @@ impl Registry {
                 a.sockets = a.sockets.saturating_sub(1);
             }
         }
+        self.keep_port(&listener);
         self.tcp_unlisten(id);
         self.revoke(listener.local.port());
         self.forget_queue(id);

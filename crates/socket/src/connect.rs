@@ -172,7 +172,7 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
         return kernel(KernelReason::TooManySockets, Errno::NOBUFS);
     };
     // The ports of grants are held without `SO_REUSEADDR`.
-    let by_grant = match is_shown || options::reuses_address(sock) {
+    let by_grant = match is_shown || sock.settings().is_some_and(|settings| settings.reuses_address()) {
         true => None,
         false => direct::connect(&client, sock, index, plain),
     };
@@ -288,6 +288,14 @@ pub fn why_not_bound(sock: &Sock, name: &[u8]) -> Errno {
         Ok(()) | Err(Errno::ADDRINUSE) => Errno::INVAL,
         Err(e) => e,
     }
+}
+
+/// Asks the service for a port that the kernel says is taken. True: the service has held it, and has given it back.
+pub fn is_port_back(name: &[u8]) -> bool {
+    let Ok(at) = address::parse(name).map(address::plain) else { return false };
+    let _deferred = Deferred::begin();
+    let client = session::current().filter(|_| at.port() != 0);
+    client.is_some_and(|client| matches!(client.ask(Request::WantPort { at }), Ok((Reply::Done, _))))
 }
 
 fn free(client: &Client, block: u32) {

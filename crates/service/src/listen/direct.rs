@@ -4,6 +4,7 @@
 //! port, when holders of the socket change, or when the backlog changes.
 
 use crate::listen::table::{Listener, Listeners, Origin};
+use crate::local::port_need::For;
 use crate::memory::region::{AppRegion, Connection, PairRegion, Stage};
 use crate::memory::slot_key::SlotKey;
 use crate::registry::Registry;
@@ -168,7 +169,7 @@ impl Registry {
         source: SocketAddr,
         local: SocketAddr,
     ) -> Option<Grant> {
-        let port = self.find_port(source, local, false, false)?;
+        let port = self.find_port(source, local, false, For::Lent)?;
         let addresses = [SocketAddr::new(source.ip(), port), local];
         let pair = self.pairs.get_mut(&region)?;
         let lent = Connection { addresses, applications: parties, stage: Stage::Lent, grant: None };

@@ -99,10 +99,6 @@ const INHERITED: [(i32, i32, By); 54] = [
     (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, By::Library),
 ];
 
-/// Options of [`INHERITED`] that apply to the listener only: an accepted socket does not get them.
-const NOT_PASSED_ON: [(i32, i32); 2] =
-    [(libc::SOL_SOCKET, libc::SO_PRIORITY), (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT)];
-
 /// Options that only the kernel's TCP can carry out, with the reason for the statistics. Set before the decision they keep
 /// the socket in the kernel; set on an accelerated connection they fail as on a kernel that lacks them.
 const KERNEL_ONLY: [(i32, i32, KernelReason); 10] = [
@@ -295,11 +291,6 @@ impl Settings {
         let (_, name, value) = self.kept.iter().rev().find(is_one)?;
         int(value).filter(|on| *on != 0).map(|_| *name)
     }
-
-    /// Options that sockets accepted from this listener inherit.
-    pub fn passed_on(&self) -> impl Iterator<Item = &Kept> {
-        self.kept.iter().filter(|(level, name, _)| !NOT_PASSED_ON.contains(&(*level, *name)))
-    }
 }
 
 /// Applies an option that is set now to the socket's flags and its connection.
@@ -328,6 +319,7 @@ fn obey(sock: &Sock, level: i32, name: i32, value: &[u8]) {
         (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => link.set_lowat(number as u32),
         (libc::IPPROTO_TCP, libc::TCP_CORK) => link.set_cork(number != 0),
         (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => link.set_quick_ack(number != 0),
+        (libc::IPPROTO_TCP, libc::TCP_LINGER2) => link.set_linger2(number),
         _ => {}
     }
 }
@@ -358,6 +350,9 @@ pub fn advise_all(sock: &Sock, link: &Endpoint) {
     }
     if is_on(libc::TCP_CORK) {
         link.set_cork(true);
+    }
+    if let Some(seconds) = set(libc::IPPROTO_TCP, libc::TCP_LINGER2) {
+        link.set_linger2(seconds);
     }
     acknowledge_soon(link);
 }
@@ -469,14 +464,6 @@ pub fn of_socket(sock: &Sock) -> SocketOptions {
         traffic_class: raw(libc::IPPROTO_IPV6, libc::IPV6_TCLASS).map_or(0, service),
         reuse_address: socket(libc::SO_REUSEADDR) != 0,
     }
-}
-
-/// True when the socket has `SO_REUSEADDR` set.
-pub fn reuses_address(sock: &Sock) -> bool {
-    let settings = sock.settings();
-    let set =
-        settings.as_ref().and_then(|settings| find(&settings.kept, libc::SOL_SOCKET, libc::SO_REUSEADDR));
-    set.and_then(int).is_some_and(|on| on != 0)
 }
 
 /// `getsockopt`. `None`: the kernel's answer for the placeholder is correct.

@@ -9,6 +9,10 @@ use std::time::Duration;
 /// An option that was set: level, name, value.
 pub type Kept = (i32, i32, Box<[u8]>);
 
+/// Options of [`Settings::kept`] that apply to the listener only: an accepted socket does not get them.
+const NOT_PASSED_ON: [(i32, i32); 2] =
+    [(libc::SOL_SOCKET, libc::SO_PRIORITY), (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT)];
+
 /// Options and state of one socket. Accepted sockets share those of their listener until either changes.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
@@ -34,4 +38,17 @@ pub struct Settings {
     pub kept: Vec<Kept>,
     /// `SO_COOKIE` of a socket that came from another process or was passed to one; else 0.
     pub cookie: u64,
+}
+
+impl Settings {
+    /// Options that sockets accepted from this listener inherit.
+    pub fn passed_on(&self) -> impl Iterator<Item = &Kept> {
+        self.kept.iter().filter(|(level, name, _)| !NOT_PASSED_ON.contains(&(*level, *name)))
+    }
+
+    /// True when `SO_REUSEADDR` is set.
+    pub fn reuses_address(&self) -> bool {
+        let is_it = |(level, name, _): &&Kept| (*level, *name) == (libc::SOL_SOCKET, libc::SO_REUSEADDR);
+        self.kept.iter().find(is_it).is_some_and(|(_, _, value)| value.iter().any(|byte| *byte != 0))
+    }
 }
