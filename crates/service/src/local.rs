@@ -248,7 +248,7 @@ impl Registry {
     }
 
     fn free_port(&mut self, local: SocketAddr, remote: SocketAddr, own: bool, sort: Sort) -> Option<u16> {
-        let Self { ports, pairs, relays, listeners, .. } = self;
+        let Self { ports, pairs, relays, listeners, now, .. } = self;
         let is_live = |ends: &Ends, origin: Origin| is_live(pairs, relays, ends, origin);
         if local.port() != 0 {
             let ends = [local, remote];
@@ -258,7 +258,7 @@ impl Registry {
             let listens = |at: SocketAddr| !listeners.candidates(at, None).is_empty();
             return ports.find_own(local.ip(), remote, is_live, listens);
         }
-        ports.find_held(sort, local.ip(), remote, is_live)
+        ports.find_held(sort, local.ip(), remote, *now, is_live)
     }
 
     /// True for a process that forks, perhaps for each connection, while its family has few holder bits left.

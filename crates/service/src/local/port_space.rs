@@ -7,6 +7,7 @@ use crate::listen::table::Origin;
 use crate::local::port_need::{For, Need};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
+use rustix::process::{Resource, getrlimit};
 use std::collections::HashSet;
 use std::collections::hash_map::{Entry, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,7 +20,9 @@ const RANGE: RangeInclusive<u16> = 32_768..=60_999;
 const STEP: (usize, usize) = (32, 256);
 /// While fewer ports of a sort are held, no connection gets a port that another needs, except with lent slots: as on Linux a port is free when
 /// its connection has ended.
-const UNSHARED: usize = 256;
+const UNSHARED: usize = 4096;
+/// At most one in this many of the service's descriptors holds such a port.
+const DESCRIPTORS_SHARE: u64 = 16;
 /// Most addresses at which the port of one closed listener is kept.
 const KEPT_MOST: usize = 16;
 
@@ -110,6 +113,8 @@ pub struct PortSpace {
     next_own: u16,
     /// By [`Sort::index`].
     pools: [Pool; Sort::COUNT],
+    /// [`UNSHARED`], or fewer where the service may have few descriptors.
+    unshared: usize,
     /// The kernel gave no port at the last try.
     is_short: bool,
     taken: HashMap<Ends, Taken>,
@@ -124,9 +129,11 @@ pub struct PortSpace {
 
 impl Default for PortSpace {
     fn default() -> Self {
+        let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
         Self {
             next_own: *RANGE.start(),
             pools: Default::default(),
+            unshared: (limit / DESCRIPTORS_SHARE).min(UNSHARED as u64) as usize,
             is_short: false,
             taken: HashMap::new(),
             users: HashMap::new(),
@@ -167,12 +174,13 @@ impl PortSpace {
         sort: Sort,
         local: IpAddr,
         remote: SocketAddr,
+        now: Instant,
         is_live: impl Fn(&Ends, Origin) -> bool,
     ) -> Option<u16> {
         let held = self.pools[sort.index()].held.len();
         let unshared = if sort.purpose == For::Lent { 0 } else { held.min(STEP.0) };
         for tried in 0..unshared + held {
-            if tried == unshared && unshared > 0 && held < UNSHARED && !self.is_short {
+            if tried == unshared && unshared > 0 && held < self.unshared && !self.is_short {
                 return None;
             }
             let pool = &mut self.pools[sort.index()];
@@ -182,7 +190,7 @@ impl PortSpace {
                 self.forget_ended(&is_live);
             }
             let is_free = match tried < unshared {
-                true => self.is_unused(at),
+                true => self.is_unused(at, now),
                 false => self.is_free(&[at, remote], &is_live),
             };
             if is_free {
@@ -193,9 +201,9 @@ impl PortSpace {
     }
 
     /// True when no connector, alive or in TIME-WAIT, has the port.
-    fn is_unused(&self, at: SocketAddr) -> bool {
+    fn is_unused(&self, at: SocketAddr, now: Instant) -> bool {
         let port = (at.is_ipv6(), at.port());
-        !self.users.contains_key(&port) && !self.connectors.contains_key(&port)
+        !self.users.contains_key(&port) && self.connectors.get(&port).is_none_or(|until| *until <= now)
     }
 
     /// True when no connection has these ends, and needs the connector's port.

@@ -27,11 +27,14 @@ fn a_port_is_held_at_the_addresses_of_one_family() {
         let mut ports = PortSpace::default();
         let [sort, other_sort] = [own, other].map(|ip| Sort { is_ipv6: ip.is_ipv6(), purpose: For::Plain });
         ports.hold_more(sort);
-        let port = ports.find_held(sort, own, SocketAddr::new(own, 80), |_, _| true).unwrap();
+        let port = ports.find_held(sort, own, SocketAddr::new(own, 80), Instant::now(), |_, _| true).unwrap();
         assert!(is_taken(own, port));
         // Another program may have some of these ports.
         assert!(ports.pools[sort.index()].held.iter().any(|held| !is_taken(other, held.port)));
-        assert_eq!(ports.find_held(other_sort, other, SocketAddr::new(other, 80), |_, _| true), None);
+        assert_eq!(
+            ports.find_held(other_sort, other, SocketAddr::new(other, 80), Instant::now(), |_, _| true),
+            None
+        );
     }
 }
 
@@ -42,7 +45,8 @@ fn a_port_is_shared_where_both_sockets_reuse_addresses() {
     for (held_reuses, purpose) in [(false, For::Plain), (true, For::Reusing), (false, For::Lent)] {
         let sort = Sort { is_ipv6: false, purpose };
         ports.hold_more(sort);
-        let port = ports.find_held(sort, local, SocketAddr::new(local, 80), |_, _| true).unwrap();
+        let port =
+            ports.find_held(sort, local, SocketAddr::new(local, 80), Instant::now(), |_, _| true).unwrap();
         for reuses in [false, true] {
             let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None);
             let socket = socket.unwrap();
@@ -72,9 +76,9 @@ fn held_ports_serve_every_destination_and_go_back_to_the_kernel() {
     let sort = Sort { is_ipv6: false, purpose: For::Lent };
     for to in [a, b] {
         for _ in 0..STEP.0 * 4 {
-            let port = ports.find_held(sort, local, to, |_, _| true).or_else(|| {
+            let port = ports.find_held(sort, local, to, Instant::now(), |_, _| true).or_else(|| {
                 ports.hold_more(sort);
-                ports.find_held(sort, local, to, |_, _| true)
+                ports.find_held(sort, local, to, Instant::now(), |_, _| true)
             });
             let port = port.unwrap();
             assert!(ports.is_free(&[SocketAddr::new(local, port), to], |_, _| true));
@@ -95,7 +99,7 @@ fn connection(ports: &mut PortSpace, sort: Sort) -> Ends {
     let local: IpAddr = "127.0.0.1".parse().unwrap();
     let to = SocketAddr::new(local, 80);
     ports.hold_more(sort);
-    let port = ports.find_held(sort, local, to, |_, _| true).unwrap();
+    let port = ports.find_held(sort, local, to, Instant::now(), |_, _| true).unwrap();
     let ends = [SocketAddr::new(local, port), to];
     ports.take(ends, Origin::Relay(1));
     ends
@@ -107,20 +111,20 @@ const S: std::time::Duration = std::time::Duration::from_secs(1);
 fn connections_share_no_port_while_few_are_held() {
     let local: IpAddr = "127.0.0.1".parse().unwrap();
     let sort = Sort { is_ipv6: false, purpose: For::Plain };
-    let mut ports = PortSpace::default();
+    let mut ports = PortSpace { unshared: 256, ..PortSpace::default() };
     let mut used = HashSet::new();
-    for i in 0..2 * UNSHARED as u16 {
+    for i in 0..2 * 256u16 {
         // Each connection has a destination of its own.
         let to = SocketAddr::new(local, 1 + i);
-        let port = ports.find_held(sort, local, to, |_, _| true).unwrap_or_else(|| {
+        let port = ports.find_held(sort, local, to, Instant::now(), |_, _| true).unwrap_or_else(|| {
             ports.hold_more(sort);
-            ports.find_held(sort, local, to, |_, _| true).unwrap()
+            ports.find_held(sort, local, to, Instant::now(), |_, _| true).unwrap()
         });
         let ends = [SocketAddr::new(local, port), to];
-        assert_eq!(used.insert(port), usize::from(i) < UNSHARED);
+        assert_eq!(used.insert(port), usize::from(i) < 256);
         ports.take(ends, Origin::Relay(1));
     }
-    assert_eq!(ports.pools[sort.index()].held.len(), UNSHARED);
+    assert_eq!(ports.pools[sort.index()].held.len(), 256);
     ports.forget_ended(|_, _| false);
     assert!(ports.users.is_empty());
 }
@@ -180,8 +184,9 @@ fn a_port_rests_after_the_slot_of_its_connection_has_ended() {
 fn a_closed_listeners_port_is_kept_for_its_connections() {
     let begin = Instant::now();
     let is_free = |at: SocketAddr| std::net::TcpStream::connect(at).is_err() && hold_at(at, false).is_some();
-    // The kernel has chosen the port, and another program does not get it within this test.
-    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    // Below the kernel's range, so that no other test gets the port in between.
+    let mut listeners = (20_000..).map(|port| std::net::TcpListener::bind(("127.0.0.1", port)));
+    let listener = listeners.find_map(Result::ok).unwrap();
     let at = listener.local_addr().unwrap();
     let anywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), at.port());
     let ends = ["127.0.0.1:9".parse().unwrap(), at];
