@@ -98,7 +98,7 @@ impl Endpoint {
     #[cold]
     pub fn publish_otherwise(&self, sender: &mut Sender, n: usize, is_urgent: bool, holds: bool) {
         if is_urgent {
-            self.announce_urgent(sender.head + n as u64);
+            self.announce_urgent(sender.head.wrapping_add(n as u64));
         }
         if holds {
             sender.withhold(n);

@@ -23,6 +23,27 @@ mod marks {
     pub const STALL: u32 = 1 << 1;
 }
 
+/// All errors with which a connection, or an attempt to make one, ends: those of the slow path and of this crate.
+const ERRORS: [Errno; 10] = [
+    Errno::CONNREFUSED,
+    Errno::CONNRESET,
+    Errno::PIPE,
+    Errno::TIMEDOUT,
+    Errno::HOSTUNREACH,
+    Errno::NETUNREACH,
+    Errno::NOPROTOOPT,
+    Errno::NOBUFS,
+    Errno::ADDRINUSE,
+    Errno::ADDRNOTAVAIL,
+];
+
+/// The error of a connection that `word` says. A word with which no connection ends comes from a process that overwrites its own block, or
+/// from a hostile peer: it must not be taken for EAGAIN, EINTR or an error of this library's own.
+fn error_of(word: u32) -> Errno {
+    let found = ERRORS.into_iter().find(|e| e.raw_os_error().cast_unsigned() == word);
+    found.unwrap_or(Errno::CONNRESET)
+}
+
 /// A connection in shared memory.
 #[derive(Debug)]
 pub struct Endpoint {
@@ -300,6 +321,18 @@ impl Endpoint {
         }
     }
 
+    /// True for a connection during its handshake.
+    pub fn is_connecting(&self) -> bool {
+        let _ = self.peer_flags();
+        self.state() & (state::OPEN | state::OVER) == 0 && !self.is_open()
+    }
+
+    /// Takes the pending error (`SO_ERROR`), with an end of the connection that the peer has just announced.
+    pub fn pending_error(&self) -> Option<Errno> {
+        let _ = self.peer_flags();
+        self.take_error()
+    }
+
     /// Takes the pending error.
     pub fn take_error(&self) -> Option<Errno> {
         let b = self.block();
@@ -308,7 +341,7 @@ impl Endpoint {
         }
         match b.error.swap(0, Ordering::AcqRel) {
             0 => None,
-            e => Some(Errno::from_raw_os_error(e as i32)),
+            word => Some(error_of(word)),
         }
     }
 

@@ -5,7 +5,9 @@
 //!   endpoint      slot, block, state, errors, close        lock          one thread at a time in each direction
 //!   stream        bytes in and out, readiness              receive_fast  the usual receive
 //!   send_buffer   SO_SNDBUF, TCP_NOTSENT_LOWAT             send_ring     longer rings for what is not read
-//!   cork, urgent, low_water                                unconnected   connections that the program takes back
+//!   options       what each socket option means            option_values  which values Linux accepts and returns
+//!   cork, urgent, low_water                                receive_wait  a receive that waits
+//!   unconnected   connections that the program takes back
 //!   region        a mapped region: rings, doorbells        ring_cache, ring_reclaim, populate, slot_grant
 //!   host          what the process around it does          per_process   values that a forked child begins anew with
 //! ```
@@ -19,9 +21,12 @@ mod endpoint;
 pub mod host;
 pub mod lock;
 pub mod low_water;
+pub mod option_values;
+pub mod options;
 pub mod per_process;
 pub mod populate;
 pub mod receive_fast;
+pub mod receive_wait;
 pub mod region;
 pub mod ring_cache;
 pub mod ring_reclaim;
@@ -31,5 +36,8 @@ pub mod slot_grant;
 pub mod stream;
 pub mod unconnected;
 pub mod urgent;
+
+#[cfg(test)]
+mod scribble_tests;
 
 pub use endpoint::{Endpoint, Parts, flags, state};

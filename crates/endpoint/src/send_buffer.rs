@@ -40,6 +40,12 @@ pub struct Bounds {
     may_grow: bool,
 }
 
+/// Bytes written and not acknowledged. The subtraction wraps if a process has overwritten its own block; the send that follows resets the
+/// connection.
+fn queued(sender: &Sender) -> u64 {
+    sender.head.wrapping_sub(sender.tail)
+}
+
 impl Bounds {
     /// Bytes of the buffer that `queued` bytes use, bookkeeping included.
     fn used(&self, queued: u64) -> u64 {
@@ -49,13 +55,13 @@ impl Bounds {
 
     /// True when a send of `total` bytes may reach the bounds.
     fn is_near(&self, sender: &Sender, total: usize) -> bool {
-        self.lowat < u64::MAX || self.used(sender.head - sender.tail + total as u64) >= self.buffer
+        self.lowat < u64::MAX || self.used(queued(sender).saturating_add(total as u64)) >= self.buffer
     }
 
     /// Size of a ring that holds `total` bytes, or as much of them as the bounds allow; `None`: the buffer has no bound.
     pub fn most(&self, sender: &Sender, total: usize) -> Option<usize> {
         let whole = usize::try_from(self.buffer.saturating_add(self.goal)).unwrap_or(usize::MAX);
-        let is_near = self.used(sender.head - sender.tail + total as u64) >= self.buffer;
+        let is_near = self.used(queued(sender).saturating_add(total as u64)) >= self.buffer;
         (self.buffer < u64::MAX).then_some(if is_near { whole } else { total })
     }
 
@@ -66,12 +72,12 @@ impl Bounds {
 
     /// Bytes written and not yet sent, as far as the service has said; acknowledged bytes count as sent.
     fn unsent(&self, sender: &Sender) -> u64 {
-        u64::from((sender.head as u32).wrapping_sub(self.sent)).min(sender.head - sender.tail)
+        u64::from((sender.head as u32).wrapping_sub(self.sent)).min(queued(sender))
     }
 
     /// Bytes that a send may take now, before it checks the bounds again.
     pub fn room(&self, sender: &Sender) -> usize {
-        let (used, unsent) = (self.used(sender.head - sender.tail), self.unsent(sender));
+        let (used, unsent) = (self.used(queued(sender)), self.unsent(sender));
         let begun = if self.goal > 0 { unsent % self.goal } else { 0 };
         let room = if begun > 0 {
             self.goal - begun
@@ -85,7 +91,7 @@ impl Bounds {
 
     /// Linux's `sk_stream_is_writeable`: a third of the buffer is free, and the unsent bytes are less than half of their limit.
     pub fn is_writable(&self, sender: &Sender) -> bool {
-        let used = self.used(sender.head - sender.tail);
+        let used = self.used(queued(sender));
         self.buffer.saturating_sub(used) >= used / 2
             && (self.lowat == u64::MAX || 2 * self.unsent(sender) < self.lowat)
     }

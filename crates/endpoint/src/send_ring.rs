@@ -61,13 +61,18 @@ impl Endpoint {
     /// Both rings are full: moves the second's bytes into a longer one, of `most` bytes at most. False: there is none.
     fn relocate(&self, sender: &mut Sender, most: usize) -> bool {
         let Some(short) = sender.ring else { return false };
+        let (from, to) = (sender.tail.max(sender.start), sender.head);
+        if to.checked_sub(from).is_none_or(|len| len > short.size()) {
+            // No ring holds so many bytes: the process has overwritten its own block.
+            return false;
+        }
         let best = class_of(most).min(self.mapped.host.class_most());
         let least = class_of(short.size() as usize) + 1;
         if least > best {
             return false;
         }
         let Some(long) = self.lend_longest(least, best, LEAVING) else { return false };
-        self.copy(short, long, sender.tail.max(sender.start), sender.head);
+        self.copy(short, long, from, to);
         if let Some(before) = sender.relocate(self.halves().0, long) {
             self.store(sender);
             self.retire(sender.head, before);

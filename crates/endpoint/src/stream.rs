@@ -298,7 +298,7 @@ impl Endpoint {
             if bn > 0 {
                 self.mapped.region.write(self.mapped.side, b, &piece[an..]);
             }
-            at += piece.len() as u64;
+            at = at.wrapping_add(piece.len() as u64);
             n -= piece.len();
         }
     }
@@ -331,7 +331,7 @@ impl Endpoint {
         let tail = b.rx_tail.load(Ordering::Relaxed);
         let capacity = buffers.iter().map(|x| x.len()).sum::<usize>().saturating_sub(skip);
         let wanted = if how.discard > 0 { how.discard } else { capacity };
-        let (mut start, mut now, mut end) = (tail, tail, tail + wanted as u64);
+        let (mut start, mut now, mut end) = (tail, tail, tail.saturating_add(wanted as u64));
         let (mut drained, mut is_useful, mut ends_ring) = (false, true, false);
         while now < end {
             let found = readable(peer, now, self.mapped.data_len()).map_err(|v| self.violated(v))?;
@@ -342,7 +342,7 @@ impl Endpoint {
                 let (at, most) = self.up_to_mark(now, now > start || skip > 0, how.peek);
                 if at != now {
                     // Nothing was read yet, so this read begins behind the mark.
-                    (start, now, end) = (at, at, at + wanted as u64);
+                    (start, now, end) = (at, at, at.saturating_add(wanted as u64));
                     continue;
                 }
                 n = n.min(most);
@@ -432,6 +432,19 @@ impl Endpoint {
         let head = self.block().tx_head.load(Ordering::Relaxed);
         let tail = self.halves().1.rx_tail.load(Ordering::Acquire);
         head.saturating_sub(tail).min(2 * u64::from(base::limits::RING_MAX)) as usize
+    }
+
+    /// `shutdown`; `how`: `SHUT_RD`, `SHUT_WR` or `SHUT_RDWR`.
+    ///
+    /// # Errors
+    /// ENOTCONN when there is no connection any more, EINVAL for another `how`.
+    pub fn shutdown(&self, how: i32) -> Result<(), Errno> {
+        match how {
+            libc::SHUT_RD => self.shut(true, false),
+            libc::SHUT_WR => self.shut(false, true),
+            libc::SHUT_RDWR => self.shut(true, true),
+            _ => Err(Errno::INVAL),
+        }
     }
 
     /// `shutdown` of the receiving direction (`read`), the sending direction (`write`), or both.

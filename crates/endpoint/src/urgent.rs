@@ -90,7 +90,7 @@ impl Endpoint {
             return Urgent { tail, mark: mark(seen, tail), is_taken, word };
         }
         // A reader at the byte of the former mark would now read it in the stream, though it was meant to be read ahead: skip it.
-        let is_late = seen == tail + 1 && !self.is_inline() && self.head() != tail;
+        let is_late = seen.checked_sub(1) == Some(tail) && !self.is_inline() && self.head() != tail;
         let tail = tail + u64::from(is_late);
         Urgent { tail, mark: mark(up, tail), is_taken: false, word: up << 1 }
     }

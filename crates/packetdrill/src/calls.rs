@@ -5,7 +5,6 @@ use crate::world::{State, World};
 use base::Duration;
 use rustix::io::Errno;
 use script::Epoll;
-use sim::Shutdown;
 use std::net::SocketAddr;
 
 /// The two fields of `epoll_event`: events and data.
@@ -21,7 +20,7 @@ const SO_MEMINFO: i32 = 55;
 /// The value of `SO_MEMINFO`: unread bytes, receive buffer, bytes being sent, send buffer, then five counts of Linux's memory; the stack
 /// sets the second of these to the bytes in the send queue, and the others to 0.
 fn memory(host: &mut sim::Host, fd: sim::Fd) -> Vec<u8> {
-    let (unread, unsent) = (host.unread(fd) as u32, host.unsent(fd) as u32);
+    let [unread, unsent] = [libc::FIONREAD, libc::TIOCOUTQ].map(|of| host.told(fd, of).unwrap_or(0) as u32);
     let mut size = |name: i32| {
         let mut value = [0; 4];
         let told = host.option(fd, libc::SOL_SOCKET, name, &mut value);
@@ -103,24 +102,12 @@ impl World {
     }
 
     pub(crate) fn receive(&self, fd: i32, out: &mut [u8], flags: i32) -> Result<usize, Errno> {
-        let mut done = 0;
-        self.call(None, |state, _| {
-            let socket = match state.files.socket(fd) {
-                Ok(socket) => socket,
-                Err(errno) => return Some(Err(errno)),
-            };
-            let rest = out.get_mut(done..).unwrap_or_default();
-            match state.stack.host().receive(socket.fd, rest, flags & !libc::MSG_WAITALL) {
-                Ok(n) => {
-                    done += n;
-                    let is_all = n == 0 || done >= out.len() || flags & libc::MSG_WAITALL == 0;
-                    is_all.then_some(Ok(done))
-                }
-                // A call for an urgent byte does not wait.
-                Err(Errno::AGAIN) if flags & libc::MSG_OOB == 0 && !dontwait(socket, flags) => None,
-                Err(_) if done > 0 => Some(Ok(done)),
-                Err(errno) => Some(Err(errno)),
+        let mut rest = None;
+        self.call(None, |state, _| match state.files.socket(fd) {
+            Ok(socket) => {
+                state.stack.host().receive_on(socket.fd, out, flags | at_once(socket), &mut rest).transpose()
             }
+            Err(errno) => Some(Err(errno)),
         })
     }
 
@@ -134,39 +121,16 @@ impl World {
     }
 
     pub(crate) fn send(&self, fd: i32, bytes: &[u8], flags: i32) -> Result<usize, Errno> {
-        let (mut done, mut has_waited) = (0, false);
-        self.call(None, |state, _| {
-            let socket = match state.files.socket(fd) {
-                Ok(socket) => socket,
-                Err(errno) => return Some(Err(errno)),
-            };
-            if std::mem::replace(&mut has_waited, true) && !state.stack.host().wakes_writer(socket.fd) {
-                return None;
+        let mut sent = None;
+        self.call(None, |state, _| match state.files.socket(fd) {
+            Ok(socket) => {
+                state.stack.host().send_on(socket.fd, bytes, flags | at_once(socket), &mut sent).transpose()
             }
-            loop {
-                let rest = bytes.get(done..).unwrap_or_default();
-                match state.stack.host().send(socket.fd, rest, flags) {
-                    Ok(n) => {
-                        done += n;
-                        if n == 0 || done >= bytes.len() {
-                            return Some(Ok(done));
-                        }
-                    }
-                    Err(Errno::AGAIN) if !dontwait(socket, flags) => return None,
-                    Err(_) if done > 0 => return Some(Ok(done)),
-                    Err(errno) => return Some(Err(errno)),
-                }
-            }
+            Err(errno) => Some(Err(errno)),
         })
     }
 
     pub(crate) fn shutdown(&self, fd: i32, how: i32) -> Result<(), Errno> {
-        let how = match how {
-            libc::SHUT_RD => Shutdown::Read,
-            libc::SHUT_WR => Shutdown::Write,
-            libc::SHUT_RDWR => Shutdown::Both,
-            _ => return Err(Errno::INVAL),
-        };
         self.call_at_once(|state| {
             let socket = state.files.socket(fd)?;
             state.stack.host().shutdown(socket.fd, how)
@@ -284,8 +248,9 @@ impl World {
     }
 }
 
-fn dontwait(socket: Socket, flags: i32) -> bool {
-    socket.is_nonblocking || flags & libc::MSG_DONTWAIT != 0
+/// The flag with which calls of this socket do not wait, if it is non-blocking.
+fn at_once(socket: Socket) -> i32 {
+    if socket.is_nonblocking { libc::MSG_DONTWAIT } else { 0 }
 }
 
 fn poll_one(state: &State, fd: i32, events: i16) -> i16 {

@@ -77,6 +77,23 @@ impl<'a> Accepting<'a> {
         Self(words)
     }
 
+    /// A grant is about to be put in, at this moment (`cycles::moment`).
+    pub fn note_moment(self, moment: u32) {
+        if self.0.arrivals.load(Relaxed) == self.0.seen.load(Relaxed) {
+            self.0.since.store(moment, Relaxed);
+        }
+    }
+
+    /// An epoll set looks at the queue: returns when the first connection after the last such look came. Hostile.
+    pub fn look(self) -> u32 {
+        let arrivals = self.0.arrivals.load(Relaxed);
+        let since = self.0.since.load(Relaxed);
+        if self.0.seen.load(Relaxed) != arrivals {
+            self.0.seen.store(arrivals, Relaxed);
+        }
+        since
+    }
+
     /// Puts a grant into the queue. False: it is there already, or a process is accepting it.
     pub fn push(self, grant: u32) -> bool {
         let Some(state) = self.0.states.get(grant as usize) else { return false };
@@ -226,7 +243,7 @@ impl<'a> Accepting<'a> {
 
     /// Calls `f` with each grant that waits and its state. Clears the bits of others, so that a hostile process that sets them costs one
     /// such look only.
-    fn each_queued(self, mut f: impl FnMut(usize, u32)) {
+    pub(crate) fn each_queued(self, mut f: impl FnMut(usize, u32)) {
         let mut top = self.0.top.load(SeqCst);
         while top != 0 {
             let group = top.trailing_zeros() as usize;
@@ -302,16 +319,58 @@ impl<'a> Accepting<'a> {
         let first =
             (sleeper.application as usize).wrapping_mul(31).wrapping_add(usize::from(sleeper.context));
         (0..SLEEPERS).map(|i| (first + i) % SLEEPERS).find(|place| {
-            self.0.sleepers[*place].compare_exchange(0, sleeper.word(), AcqRel, Relaxed).is_ok()
+            let is_taken =
+                self.0.sleepers[*place].compare_exchange(0, sleeper.word(), AcqRel, Relaxed).is_ok();
+            if is_taken {
+                self.take_turn(*place);
+            }
+            is_taken
         })
     }
 
-    /// Gives a sleeper's place back.
-    pub fn unregister(self, place: usize, sleeper: Sleeper) {
+    /// Gives a sleeper's place back. True: it was woken for a connection and has not looked; another must be woken.
+    #[must_use]
+    pub fn unregister(self, place: usize, sleeper: Sleeper) -> bool {
         self.awake(place);
+        let is_left = self.take_turn(place) && self.has_any();
         if let Some(word) = self.0.sleepers.get(place) {
             let _ = word.compare_exchange(sleeper.word(), 0, AcqRel, Relaxed);
         }
+        is_left
+    }
+
+    /// The sleeper at `place`, which was woken for a connection, is about to take one. True: it was woken for one.
+    pub fn take_turn(self, place: usize) -> bool {
+        let (word, bit) = (&self.0.woken[place / 64 % self.0.woken.len()], 1 << (place % 64));
+        word.load(Relaxed) & bit != 0 && word.fetch_and(!bit, SeqCst) & bit != 0
+    }
+
+    /// True when a grant waits for the exclusive sleeper at `place`: it was woken for it, or more grants wait than other exclusive sleepers
+    /// were woken for. So these take turns, even if one that is awake could be quicker than the one that was woken.
+    #[must_use]
+    pub fn has_for(self, place: usize) -> bool {
+        let is_woken = self.take_turn(place);
+        self.has_any() && (is_woken || self.has_more_than_woken())
+    }
+
+    /// True when more grants wait than exclusive sleepers were woken for.
+    fn has_more_than_woken(self) -> bool {
+        let woken = self.0.woken.iter().map(|word| word.load(SeqCst).count_ones() as usize);
+        self.count() > woken.sum()
+    }
+
+    /// As [`prepare_sleep`](Self::prepare_sleep), for the exclusive sleeper of an epoll set: see [`has_for`](Self::has_for).
+    #[must_use]
+    pub fn prepare_exclusive_sleep(self, place: usize) -> bool {
+        if self.prepare_sleep(place) {
+            return true;
+        }
+        self.announce_sleep(place);
+        if !self.has_more_than_woken() {
+            return true;
+        }
+        self.awake(place);
+        false
     }
 
     /// The sleeper at `place` goes to sleep. False: a grant waits, so it must not.
@@ -341,8 +400,9 @@ impl<'a> Accepting<'a> {
         }
     }
 
-    /// Calls `wake` with each sleeper that the news of one more grant must wake: all that are not exclusive, and one that is, in turn.
-    pub fn wake(self, mut wake: impl FnMut(Sleeper)) {
+    /// Calls `wake` with each sleeper that the news of one more grant must wake: all that are not exclusive, and one that is, in turn. `wake`
+    /// says whether there is such a sleeper.
+    pub fn wake(self, mut wake: impl FnMut(Sleeper) -> bool) {
         fence(SeqCst);
         if self.0.asleep.iter().all(|word| word.load(SeqCst) == 0) {
             return;
@@ -354,7 +414,7 @@ impl<'a> Accepting<'a> {
         }
     }
 
-    fn wake_in(self, places: Range<usize>, is_done: &mut bool, wake: &mut impl FnMut(Sleeper)) {
+    fn wake_in(self, places: Range<usize>, is_done: &mut bool, wake: &mut impl FnMut(Sleeper) -> bool) {
         for index in places.start / 64..places.end.div_ceil(64) {
             let word = &self.0.asleep[index];
             let mut bits = word.load(SeqCst);
@@ -366,14 +426,17 @@ impl<'a> Accepting<'a> {
                 if !places.contains(&place) || sleeper == 0 || is_exclusive && *is_done {
                     continue;
                 }
-                if word.fetch_and(!bit, SeqCst) & bit == 0 {
-                    continue;
-                }
+                // First: a sleeper that leaves finds its mark gone, and then this bit.
                 if is_exclusive {
+                    self.0.woken[index].fetch_or(bit, SeqCst);
+                }
+                let is_woken = word.fetch_and(!bit, SeqCst) & bit != 0 && wake(Sleeper::of(sleeper));
+                if is_exclusive && is_woken {
                     *is_done = true;
                     self.0.turn.store(place as u32 + 1, Relaxed);
+                } else if is_exclusive {
+                    self.take_turn(place);
                 }
-                wake(Sleeper::of(sleeper));
             }
         }
     }
@@ -387,6 +450,9 @@ impl<'a> Accepting<'a> {
                 let _ = word.compare_exchange(seen, 0, AcqRel, Relaxed);
             }
         }
+        // A process that was killed may have left a bit here, and a set would leave a grant to a sleeper that is gone. One bit too few only
+        // has two sets look.
+        self.0.woken.iter().for_each(|word| word.store(0, SeqCst));
     }
 
     /// True when some sleeper sleeps. Hostile.

@@ -28,14 +28,14 @@ fn of(words: &QueueWords) -> Accepting<'_> {
 /// Accepts once, as a process does.
 fn accept(words: &QueueWords, application: u32) -> Option<u32> {
     let grant = of(words).claim(application);
-    grant.into_iter().for_each(|grant| of(words).finish(grant));
+    grant.into_iter().for_each(|grant| of(words).finish(grant, application));
     grant
 }
 
 /// What is left when all is quiet: no grant waits that the bits do not show.
 fn rest(words: &QueueWords) -> Vec<u32> {
     let mut shown = Vec::new();
-    of(words).each_waiting(|grant| shown.push(grant));
+    of(words).each_queued(|grant, _| shown.push(grant as u32));
     for grant in 0..shm::GRANTS as u32 {
         assert!(!of(words).is_queued(grant) || shown.contains(&grant), "grant {grant} is hidden");
     }
@@ -138,7 +138,10 @@ fn loom_no_sleeper_is_left_with_a_grant_while_another_process_empties_the_queue(
             thread::spawn(move || {
                 assert!(of(&words).push(4));
                 let mut woken = 0;
-                of(&words).wake(|_| woken += 1);
+                of(&words).wake(|_| {
+                    woken += 1;
+                    true
+                });
                 woken
             })
         };
@@ -163,7 +166,10 @@ fn loom_of_two_exclusive_sleepers_one_is_woken() {
             thread::spawn(move || {
                 assert!(of(&words).push(64));
                 let mut woken = 0;
-                of(&words).wake(|_| woken += 1);
+                of(&words).wake(|_| {
+                    woken += 1;
+                    true
+                });
                 woken
             })
         };
@@ -190,7 +196,10 @@ fn loom_all_sleepers_that_are_not_exclusive_are_woken() {
             thread::spawn(move || {
                 assert!(of(&words).push(64));
                 let mut woken = Vec::new();
-                of(&words).wake(|sleeper| woken.push(sleeper.context));
+                of(&words).wake(|sleeper| {
+                    woken.push(sleeper.context);
+                    true
+                });
                 woken
             })
         };
@@ -256,5 +265,69 @@ fn loom_a_grant_that_is_put_in_again_while_a_dead_claim_ends_keeps_its_bit() {
         assert!(!of(&words).repair(3, DEAD, || false));
         let pushed = pusher.join().unwrap();
         is_each_once(rest(&words), if pushed { &[3] } else { &[] });
+    });
+}
+
+#[test]
+fn loom_an_exclusive_set_leaves_a_grant_only_to_one_that_was_woken_for_it() {
+    model(3, || {
+        let words = queue();
+        let places = [1, 2].map(|context| of(&words).register(sleeper(context, true)).unwrap());
+        of(&words).announce_sleep(places[0]);
+        assert!(of(&words).push(3));
+        let mut woken = Vec::new();
+        of(&words).wake(|sleeper| {
+            woken.push(sleeper.context);
+            true
+        });
+        assert_eq!(woken, [1]);
+        let pusher = {
+            let words = words.clone();
+            thread::spawn(move || {
+                assert!(of(&words).push(64));
+                let mut woken = 0;
+                of(&words).wake(|_| {
+                    woken += 1;
+                    true
+                });
+                woken
+            })
+        };
+        // The first one is about to look; the second one goes to sleep beside the first grant.
+        let slept = of(&words).prepare_exclusive_sleep(places[1]);
+        let woken = pusher.join().unwrap();
+        assert!(!slept || woken == 1, "it sleeps beside a grant that no other was woken for");
+        assert!(of(&words).has_for(places[0]), "the first one has a grant");
+    });
+}
+
+#[test]
+fn loom_a_set_that_was_woken_and_leaves_says_that_a_grant_is_left() {
+    model(3, || {
+        let words = queue();
+        let first = of(&words).register(sleeper(1, true)).unwrap();
+        of(&words).announce_sleep(first);
+        let pusher = {
+            let words = words.clone();
+            thread::spawn(move || {
+                assert!(of(&words).push(3));
+                let mut woken = 0;
+                of(&words).wake(|_| {
+                    woken += 1;
+                    true
+                });
+                woken
+            })
+        };
+        let is_left = of(&words).unregister(first, sleeper(1, true));
+        let woken = pusher.join().unwrap();
+        // Woken after it had left: then the sleeper's word was there still, and another set sees a grant that nothing was woken for.
+        let second = of(&words).register(sleeper(2, true)).unwrap();
+        assert!(
+            is_left
+                || woken == 0
+                || of(&words).has_for(second)
+                || !of(&words).prepare_exclusive_sleep(second)
+        );
     });
 }

@@ -12,7 +12,7 @@ struct Empty(AcceptQueue);
 
 impl Empty {
     fn new() -> Self {
-        Self(AcceptQueue::create().unwrap().0)
+        Self(AcceptQueue::create().expect("memory for a queue").0)
     }
 
     fn queue(&self) -> Accepting<'_> {
@@ -26,7 +26,7 @@ impl Empty {
     }
 
     fn accept_all(&self) -> Vec<u32> {
-        let accept = || self.queue().claim(ME).inspect(|grant| self.queue().finish(*grant));
+        let accept = || self.queue().claim(ME).inspect(|grant| self.queue().finish(*grant, ME));
         std::iter::from_fn(accept).collect()
     }
 }
@@ -63,7 +63,7 @@ fn a_grant_is_in_the_queue_once() {
     assert!(!q.queue().push(4), "it waits");
     assert_eq!(q.queue().claim(ME), Some(4));
     assert!(!q.queue().push(4) && !q.queue().is_queued(4) && !q.queue().is_idle(4), "it is being accepted");
-    q.queue().finish(4);
+    q.queue().finish(4, ME);
     assert!(q.queue().is_idle(4) && q.queue().push(4) && q.queue().is_queued(4));
 }
 
@@ -73,7 +73,7 @@ fn numbers_past_the_table_are_no_grants() {
     let past = GRANTS as u32;
     assert!(!q.queue().push(past) && !q.queue().withdraw(past) && !q.queue().is_queued(past));
     assert!(q.queue().is_idle(past) && !q.queue().repair(past, DEAD, || true));
-    q.queue().finish(past);
+    q.queue().finish(past, ME);
     q.queue().awake(SLEEPERS);
 }
 
@@ -83,7 +83,7 @@ fn only_a_grant_that_waits_can_be_withdrawn() {
     assert_eq!(q.queue().claim(ME), Some(1));
     assert_eq!([1, 2, 2, 9].map(|grant| q.queue().withdraw(grant)), [false, true, false, false]);
     assert!(q.queue().is_idle(2) && q.queue().push(2), "it can be used again");
-    q.queue().finish(1);
+    q.queue().finish(1, ME);
     assert_eq!(q.accept_all(), [3, 2]);
 }
 
@@ -102,7 +102,7 @@ fn what_a_dead_process_had_claimed_comes_before_all_others() {
     assert!(!q.queue().repair(9, DEAD, || true));
     assert_eq!(q.queue().arrivals(), before + 1, "an edge-triggered epoll set hears of it");
     assert!(q.queue().is_idle(1) && q.queue().push(1));
-    q.queue().finish(3);
+    q.queue().finish(3, ME);
     assert_eq!(q.accept_all(), [2, 4, 1]);
 }
 
@@ -142,7 +142,10 @@ fn sleeper(context: u8, is_exclusive: bool) -> Sleeper {
 
 fn woken(q: &Empty) -> Vec<u8> {
     let mut woken = Vec::new();
-    q.queue().wake(|sleeper| woken.push(sleeper.context));
+    q.queue().wake(|sleeper| {
+        woken.push(sleeper.context);
+        true
+    });
     woken
 }
 
@@ -184,10 +187,10 @@ fn places_are_given_back_and_those_of_the_dead_are_forgotten() {
     let places: Vec<usize> = (0..SLEEPERS).map(|_| q.queue().register(dead).unwrap()).collect();
     places.iter().for_each(|place| q.queue().announce_sleep(*place));
     assert_eq!(q.queue().register(sleeper(1, true)), None, "there are too many");
-    q.queue().unregister(places[3], dead);
+    assert!(!q.queue().unregister(places[3], dead));
     let mine = q.queue().register(sleeper(2, true)).unwrap();
     assert_eq!(mine, places[3]);
     assert!(q.queue().prepare_sleep(mine));
-    q.queue().forget_sleepers(DEAD);
+    q.queue().forget_sleepers(|application| application == DEAD);
     assert_eq!((woken(&q), woken(&q)), (vec![2], vec![]));
 }

@@ -19,7 +19,7 @@ impl Sender {
     #[inline]
     pub fn withhold(&mut self, n: usize) {
         debug_assert!(n <= self.space());
-        self.head += n as u64;
+        self.head = self.head.wrapping_add(n as u64);
     }
 
     /// Publishes the bytes up to position `to`. True when that made new bytes visible.

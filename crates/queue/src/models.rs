@@ -8,7 +8,7 @@ use crate::stream::{
 };
 use crate::{Doorbell, Ring, Wake};
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicU32, Ordering, fence};
+use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
 use shm::sock_state::HELD;
 use shm::{ContextBlock, Half, SockBlock, half_flags};
@@ -198,28 +198,6 @@ fn loom_fin_comes_after_the_bytes() {
         let bytes = readable(&halves[0], 0, AREA).unwrap();
         assert!(!fin || bytes.is_some(), "flags first, then bytes: no byte before a FIN is missed");
         producer.join().unwrap();
-    });
-}
-
-/// Models `ways::connect` and `lines::close` of crate `socket`.
-#[test]
-fn loom_a_record_is_seen_by_who_closes_its_line_or_its_writer_sees_the_line_closed() {
-    model(|| {
-        let halves = Arc::new([Half::default(), Half::default()]);
-        let connector = {
-            let h = halves.clone();
-            thread::spawn(move || {
-                let mut s = Sender::default();
-                s.lend(&h[0], Ring::new(0, 12));
-                s.publish(&h[0], 64);
-                fence(Ordering::SeqCst);
-                h[1].flags.load(Ordering::Relaxed) & half_flags::READ_CLOSED != 0
-            })
-        };
-        raise(&halves[1], half_flags::READ_CLOSED);
-        let is_seen = readable(&halves[0], 0, AREA).unwrap().is_some();
-        let is_told = connector.join().unwrap();
-        assert!(is_seen || is_told, "a connection that nobody resets and nobody accepts");
     });
 }
 

@@ -39,8 +39,9 @@ pub fn readable(peer: &Half, tail: u64, data_len: u64) -> Result<Option<Readable
     if head == tail {
         return Ok(None);
     }
+    // Also when the head is behind the tail. No stream comes near the last positions, so the sums below cannot overflow.
     let total = head.wrapping_sub(tail);
-    if total > 2 * RING_MAX as u64 {
+    if total > 2 * RING_MAX as u64 || head < tail {
         return Err(Violation::Position { known: tail, found: head });
     }
     let starts = [peer.start[0].load(Acquire), peer.start[1].load(Acquire)];
@@ -115,7 +116,9 @@ pub fn wants_space(peer: &Half) -> bool {
     peer.flags.load(Relaxed) & half_flags::WANT_SPACE != 0
 }
 
-/// The producer's own, trusted state of its stream. Plain data: load it from the socket block, change it, store it back.
+/// The producer's own, trusted state of its stream. Plain data: load it from the socket block, change it, store it back. A process can
+/// overwrite its own block. Then positions contradict each other: arithmetic on them wraps, and at the latest
+/// [`acknowledge`](Sender::acknowledge) finds the violation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sender {
     /// Number of bytes produced.
@@ -219,7 +222,9 @@ impl Sender {
     #[inline]
     pub fn space(&self) -> usize {
         match self.ring {
-            Some(ring) => (ring.size().saturating_sub(self.head - self.tail.max(self.start))) as usize,
+            Some(ring) => {
+                ring.size().saturating_sub(self.head.wrapping_sub(self.tail.max(self.start))) as usize
+            }
             None => 0,
         }
     }
@@ -283,7 +288,7 @@ impl Sender {
     #[inline]
     pub fn publish(&mut self, own: &Half, n: usize) {
         debug_assert!(n <= self.space());
-        self.head += n as u64;
+        self.head = self.head.wrapping_add(n as u64);
         note_produced(own, self.head);
         barrier();
     }
@@ -291,13 +296,17 @@ impl Sender {
     /// Announces that the producer waits for space. True: there is still none, so wait for the doorbell. False: try again.
     ///
     /// # Errors
-    /// As [`update`](Self::update). The ring that `update` returns is passed to `give`.
+    /// As [`update`](Self::update), and when the current ring starts behind the head: with such a start an empty stream would have no space
+    /// for ever. The ring that `update` returns is passed to `give`.
     pub fn want_space(
         &mut self,
         own: &Half,
         peer: &Half,
         give: impl FnOnce(Ring),
     ) -> Result<bool, Violation> {
+        if self.start > self.head {
+            return Err(Violation::Position { known: self.start, found: self.head });
+        }
         own.flags.fetch_or(half_flags::WANT_SPACE, SeqCst);
         // Pairs with the fence in `consumed`.
         fence(SeqCst);

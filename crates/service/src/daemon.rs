@@ -262,6 +262,7 @@ impl Service {
             Some((at, pause)) if at <= now => {
                 let (freed, open) = self.registry.sweep();
                 self.registry.release_ports();
+                self.registry.rouse_all();
                 let pause = match freed {
                     0 => (pause * 2).min(SWEEP.1),
                     _ if self.registry.has_survivors() => pause.min(SWEEP.0),

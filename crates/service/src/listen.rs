@@ -223,9 +223,12 @@ impl Registry {
         let waiting = std::mem::take(&mut listener.waiting);
         unaccepted.into_iter().chain(waiting).for_each(|incoming| self.reset_unaccepted(incoming));
         // All of them, also those that take turns.
-        (0..SLEEPERS)
-            .take_while(|_| listener.queue().has_sleepers())
-            .for_each(|_| self.wake_sleepers(&listener));
+        for _ in 0..SLEEPERS {
+            if !listener.queue().has_sleepers() {
+                break;
+            }
+            self.wake_sleepers(&listener);
+        }
         let counted: Vec<u32> =
             listener.holders.iter().filter(|h| !listener.left.contains(h)).copied().collect();
         for holder in counted {
@@ -239,14 +242,18 @@ impl Registry {
         self.forget_queue(id);
     }
 
-    /// Wakes the sleepers that the news of one more connection must wake.
-    pub fn wake_sleepers(&self, listener: &Listener) {
+    /// Wakes the sleepers that the news of one more connection must wake. False: none sleeps.
+    pub fn wake_sleepers(&self, listener: &Listener) -> bool {
+        let mut is_woken = false;
         listener.queue().wake(|sleeper| {
             let holder = self.applications.get(&sleeper.application).filter(|a| self.accepts(a.id, listener));
             if let Some(a) = holder {
                 self.wake(a.family(), u32::from(sleeper.context));
             }
+            is_woken |= holder.is_some();
+            holder.is_some()
         });
+        is_woken
     }
 
     /// Process numbers of those that may accept from a listener, if no library call of theirs has ever waited there. One with an io_uring
@@ -315,17 +322,19 @@ impl Registry {
         self.tcp_room(id);
     }
 
-    /// Wakes the sleepers for `count` more connections. Where none sleeps they may all be busy; or a hostile process has cleared their marks,
-    /// so now and then all that may accept are woken.
+    /// Wakes the sleepers for `count` more connections. Where none sleeps they may all be busy; or a hostile process has cleared their marks.
     fn wake_for(&mut self, id: u32, count: usize) {
         let Some(listener) = self.listeners.all.get(&id).filter(|_| count > 0) else { return };
-        if listener.queue().has_sleepers() {
-            (0..count).for_each(|_| self.wake_sleepers(listener));
-            return;
+        let woken = (0..count).filter(|_| self.wake_sleepers(listener)).count();
+        let is_long_ago = self.now.saturating_duration_since(listener.roused) >= ROUSE_PAUSE;
+        if woken == 0 && is_long_ago {
+            self.rouse(id);
         }
-        if self.now.saturating_duration_since(listener.roused) < ROUSE_PAUSE {
-            return;
-        }
+    }
+
+    /// Wakes all processes that may accept from a listener, whatever its queue says of sleepers.
+    fn rouse(&mut self, id: u32) {
+        let Some(listener) = self.listeners.all.get(&id) else { return };
         listener.queue().forget_sleepers(|application| !self.accepts(application, listener));
         for a in self.acceptors(listener) {
             let contexts = self.families.get(&a.family()).into_iter().flat_map(|f| &f.contexts);
@@ -334,6 +343,13 @@ impl Registry {
         }
         let now = self.now;
         self.listeners.all.get_mut(&id).into_iter().for_each(|listener| listener.roused = now);
+    }
+
+    /// Wakes the processes that may accept from listeners where connections wait: now and then, because a hostile process may have cleared
+    /// the marks of those that sleep.
+    pub fn rouse_all(&mut self) {
+        let waiting = self.listeners.all.iter().filter(|(_, listener)| listener.queue().has_any());
+        waiting.map(|(id, _)| *id).collect::<Vec<_>>().into_iter().for_each(|id| self.rouse(id));
     }
 
     /// Answers `Request::Nonblocking`.
@@ -368,6 +384,7 @@ impl Registry {
         let Some(listener) = self.listeners.all.get_mut(&id) else { return false };
         let Ok(grant) = listener.grants.take(incoming) else { return false };
         listener.memory.write(grant, incoming.1.to_words());
+        listener.queue().note_moment(cycles::moment());
         listener.queue().put(grant);
         listener.single.push_back(grant);
         true

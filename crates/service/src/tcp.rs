@@ -377,7 +377,7 @@ impl Registry {
             }),
             remote: Endpoint::new(remote.ip(), remote.port()),
             owner,
-            options: crate::tcp::options::of_flow(&options),
+            options: slowpath::FlowOptions::from(&options),
         };
         let local = match self.tcp.slow.connect(self.tcp.clock.now(), &what) {
             Ok(end) => SocketAddr::new(end.addr, end.port),

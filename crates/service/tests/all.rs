@@ -2,19 +2,20 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+mod accept_queue;
 mod claims;
 mod common;
 mod cycles;
 mod deferred;
+mod direct;
 mod freeze;
 mod held;
 mod hostile;
+mod hostile_holder;
 mod killed;
-mod lines;
 mod moving;
 mod policy;
 mod same_host;
 mod shares;
 mod shown_listener;
-mod succession;
 mod views;

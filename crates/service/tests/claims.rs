@@ -2,12 +2,12 @@
 
 use crate::common::{App, Daemon, listener};
 use control::{Reply, Request, SocketOptions};
-use queue::stream::{raise, watch};
+use queue::stream::watch;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketType, shutdown, socket, sockopt};
 use service::Options;
-use shm::half_flags::{OPEN, RESET};
+use shm::half_flags::RESET;
 use std::net::{SocketAddr, TcpListener};
 
 fn daemon() -> Daemon {
@@ -50,7 +50,7 @@ fn a_connection_comes_from_where_the_kernel_has_bound_its_socket() {
     let queue = server.listen(&socket, 8);
     let (from, at) = bound("127.0.0.7:0");
     let Reply::Connecting { local, .. } = connect_from(&mut client, &from, address) else { panic!() };
-    let (_, record) = server.accept_wait(queue, &mut 0);
+    let (_, record) = server.accept_wait(queue);
     assert_eq!((local, record.peer, record.local), (at, at, address));
 }
 
@@ -73,7 +73,7 @@ fn no_two_connections_have_the_same_ends() {
     let (mut server, mut client) = (App::new(&daemon), App::new(&daemon));
     let [(socket, address), (other, elsewhere)] = [listener(), listener()];
     server.listen(&socket, 8);
-    server.ask_showing(Request::Listen { sock: 2, backlog: 8 }, &[other.as_fd()]);
+    server.ask_showing(Request::Listen { backlog: 8, nonblocking: false }, &[other.as_fd()]);
     let (first, at) = bound("127.0.0.1:0");
     assert!(matches!(connect_from(&mut client, &first, address), Reply::Connecting { .. }));
     let (second, _) = bound(&at.to_string());
@@ -100,10 +100,9 @@ fn a_socket_that_listens_no_more_gets_nothing() {
     let mut heir = App::new(&daemon);
     let place = TcpListener::bind(address).unwrap();
     let queue = heir.listen(&place, 8);
-    let mut tail = 0;
     for _ in 0..4 {
         client.connect(address);
-        assert_eq!(heir.accept_wait(queue, &mut tail).1.local, address);
+        assert_eq!(heir.accept_wait(queue).1.local, address);
     }
 }
 
@@ -121,7 +120,7 @@ fn a_socket_that_is_closed_without_a_word_gets_nothing() {
     let mut heir = App::new(&daemon);
     let queue = heir.listen(&place, 8);
     client.connect(address);
-    assert_eq!(heir.accept_wait(queue, &mut 0).1.local, address);
+    assert_eq!(heir.accept_wait(queue).1.local, address);
 }
 
 #[test]
@@ -137,7 +136,7 @@ fn of_wildcard_and_address_the_kernel_chooses() {
     let port = wildcard.local_addr().unwrap().port();
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     client.connect(address);
-    assert_eq!(server.accept_wait(queue, &mut 0).1.local, address);
+    assert_eq!(server.accept_wait(queue).1.local, address);
     // The address alone is the kernel's.
     let exact = tcp();
     sockopt::set_socket_reuseport(&exact, true).unwrap();
@@ -152,40 +151,61 @@ fn a_bound_socket_is_no_listener() {
     let daemon = daemon();
     let mut app = App::new(&daemon);
     let (socket, _) = bound("127.0.0.1:0");
-    let answer = app.ask_showing(Request::Listen { sock: 1, backlog: 8 }, &[socket.as_fd()]).0;
+    let answer = app.ask_showing(Request::Listen { backlog: 8, nonblocking: false }, &[socket.as_fd()]).0;
     assert!(matches!(answer, Reply::Kernel { .. }));
 }
 
 #[test]
-fn only_its_acceptor_is_told_what_a_line_was_granted() {
+fn each_grant_has_a_port_of_its_own_and_the_table_says_so() {
     let daemon = daemon();
     let (mut server, mut client) = (App::new(&daemon), App::new(&daemon));
     let (socket, address) = listener();
     let queue = server.listen(&socket, 64);
-    let mut tail = 0;
     client.connect(address);
     client.connect(address);
-    let (_, _) = server.accept_wait(queue, &mut tail);
-    let (second, record) = server.accept_wait(queue, &mut tail);
-    let line = record.line - 1;
-    raise(&server.region_of(second.region).slot(line).unwrap().half[1], OPEN);
-    client.connect(address);
+    let (_, record) = server.accept_wait(queue);
     let lent = client.lent.clone().unwrap();
     assert!(!lent.grants.is_empty());
-    let request = Request::Grants { region: second.region, line, slot: lent.grants[0].slot };
-    let Reply::Grants { local, source, grants } = server.ask(request.clone()).0 else { panic!() };
-    assert_eq!((local, source, &grants), (address, lent.source, &lent.grants));
-    // The connector may take its slots from the other end.
-    let last = Request::Grants { region: second.region, line, slot: lent.grants.last().unwrap().slot };
-    let Reply::Grants { grants: mut downwards, .. } = server.ask(last).0 else { panic!() };
-    downwards.sort_by_key(|grant| grant.slot);
-    assert_eq!(downwards, lent.grants);
-    let mut ports: Vec<u16> = grants.iter().map(|grant| grant.port).collect();
+    for grant in &lent.grants {
+        let told = server.record(queue, grant.grant).unwrap();
+        assert_eq!(client.record(queue, grant.grant), Some(told), "both sides read the same");
+        assert_eq!((told.region, told.slot, told.side), (record.region, grant.slot, 1));
+        assert_eq!((told.local, told.peer), (address, SocketAddr::new(lent.source, grant.port)));
+    }
+    let mut ports: Vec<u16> = lent.grants.iter().map(|grant| grant.port).collect();
+    ports.push(record.peer.port());
+    ports.push(client.local.unwrap().port());
     ports.sort_unstable();
     ports.dedup();
-    assert_eq!(ports.len(), grants.len(), "each connection has its own");
-    let mut stranger = App::new(&daemon);
-    assert!(matches!(stranger.ask(request).0, Reply::Refused { .. }));
+    assert_eq!(ports.len(), lent.grants.len() + 2, "each connection has its own");
+}
+
+#[test]
+fn a_process_without_the_socket_can_do_nothing_to_its_queue() {
+    let daemon = daemon();
+    let (mut server, mut client, mut thief) = (App::new(&daemon), App::new(&daemon), App::new(&daemon));
+    let (socket, address) = listener();
+    let queue = server.listen(&socket, 64);
+    client.connect(address);
+    for grant in 0..4 {
+        assert!(matches!(thief.ask(Request::Take { queue, grant }).0, Reply::Refused { .. }));
+    }
+    let application = server.welcome.application;
+    let context = server.context;
+    let waker = Request::QueueWaker { queue, application, context };
+    assert!(matches!(thief.ask(waker).0, Reply::Refused { .. }));
+    thief.say(Request::Accepted { queue });
+    thief.say(Request::SetOptions {
+        region: queue,
+        slot: 0,
+        options: SocketOptions { defer_accept: 20, ..SocketOptions::default() },
+    });
+    thief.ask(Request::Region { region: 1 << 20 });
+    client.connect(address);
+    assert!(!client.deferred, "the options are as they were");
+    for _ in 0..2 {
+        assert_eq!(server.accept_wait(queue).1.local, address);
+    }
 }
 
 #[test]
@@ -216,7 +236,7 @@ fn an_accept_queue_of_another_namespace_is_out_of_reach() {
     // One that has changed over: its sockets are of the new namespace.
     assert!(matches!(connect_from(&mut client, &shown, address), Reply::Kernel { .. }));
     for app in [&mut stranger, &mut client] {
-        let answer = app.ask_showing(Request::Listen { sock: 3, backlog: 8 }, &[own.as_fd()]).0;
+        let answer = app.ask_showing(Request::Listen { backlog: 8, nonblocking: false }, &[own.as_fd()]).0;
         assert!(matches!(answer, Reply::Kernel { .. }));
     }
     // A socket that it was given counts as what it is.
@@ -231,7 +251,7 @@ fn a_connection_that_moves_keeps_its_addresses() {
     let (socket, address) = listener();
     let queue = server.listen(&socket, 8);
     client.connect(address);
-    let (here, record) = server.accept_wait(queue, &mut 0);
+    let (here, record) = server.accept_wait(queue);
     let fd = tcp();
     let block = server.region.sock(5).unwrap();
     block.region.store(here.region, std::sync::atomic::Ordering::Relaxed);

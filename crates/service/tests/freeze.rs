@@ -121,10 +121,9 @@ fn a_close_that_waits_keeps_nobody_else_waiting() {
     let queue = server.listen(&socket, 64);
     let _attacker = Attacker::start(&daemon, HELLOS);
     serves(&daemon);
-    let mut tail = 0;
     for _ in 0..3 {
         let mut there = client.connect(address);
-        let (mut here, _) = server.accept_wait(queue, &mut tail);
+        let (mut here, _) = server.accept_wait(queue);
         client.send(&mut there, b"request");
         assert_eq!(server.receive_exact(&mut here, 7), b"request");
     }
@@ -159,7 +158,7 @@ fn eventfds_that_a_process_has_filled_keep_nobody_waiting_at_its_end() {
     let (socket, address) = listener();
     let queue = server.listen(&socket, 8);
     let there = client.connect(address);
-    let (here, _) = server.accept_wait(queue, &mut 0);
+    let (here, _) = server.accept_wait(queue);
     // A relative goes on with the connection, so the service announces what the dead may have left unsaid.
     let block = client.region.sock(1).unwrap();
     block.region.store(there.region, std::sync::atomic::Ordering::Relaxed);
@@ -188,7 +187,7 @@ fn an_eventfd_that_its_holder_has_filled_stops_no_core() {
     }
     // A connection by the service's relay, which then moves: the service stands for its holder, and rings in its name.
     let mut there = client.connect(address);
-    let (here, _) = server.accept_wait(queue, &mut 0);
+    let (here, _) = server.accept_wait(queue);
     let fd =
         rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None).unwrap();
     let block = server.region.sock(5).unwrap();
@@ -205,7 +204,7 @@ fn an_eventfd_that_its_holder_has_filled_stops_no_core() {
     let (socket, address) = listener();
     let queue = other.listen(&socket, 8);
     let mut there = peer.connect(address);
-    let (mut here, _) = other.accept_wait(queue, &mut 0);
+    let (mut here, _) = other.accept_wait(queue);
     peer.send(&mut there, b"request");
     assert_eq!(other.receive_exact(&mut here, 7), b"request");
     drop(daemon);

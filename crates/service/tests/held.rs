@@ -34,7 +34,7 @@ fn joined(server: &mut App, client: &mut App) -> (Conn, Conn) {
     let (socket, address) = listener();
     let queue = server.listen(&socket, 8);
     let mut there = client.connect(address);
-    let (mut here, _) = server.accept_wait(queue, &mut 0);
+    let (mut here, _) = server.accept_wait(queue);
     client.send(&mut there, b"seen");
     assert_eq!(server.receive_exact(&mut here, 4), b"seen");
     (here, there)

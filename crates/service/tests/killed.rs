@@ -57,7 +57,7 @@ fn connected(server: &mut App, client: &mut App) -> (Conn, Conn) {
     let (socket, address) = listener();
     let queue = server.listen(&socket, 8);
     let there = client.connect(address);
-    let (here, _) = server.accept_wait(queue, &mut 0);
+    let (here, _) = server.accept_wait(queue);
     // What came until now is taken off the list.
     while server.sleep(Duration::from_millis(20)) {}
     (here, there)

@@ -2,7 +2,6 @@
 
 use crate::common::{App, Conn, Daemon, listener};
 use control::{Left, LineError, Reply, Request, ToApplication};
-use queue::stream::Sender;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, socket};
@@ -36,7 +35,7 @@ fn leave(app: &mut App, conn: &Conn, sock: u32, fd: &OwnedFd) -> Reply {
 }
 
 fn present(app: &mut App, fd: &OwnedFd, sock: u32) -> Result<Conn, Reply> {
-    let fresh = Conn { region: 0, slot: 0, side: 1, sender: Sender::default(), tail: 0 };
+    let fresh = Conn::new(0, 0, 1);
     keep(app, &fresh, sock);
     app.region.sock(sock).unwrap().holders.store(1 << app.welcome.holder, Ordering::Relaxed);
     match app.ask_showing(Request::Present { sock }, &[fd.as_fd()]).0 {
@@ -51,7 +50,7 @@ fn connected(daemon: &Daemon) -> (App, Conn, App, Conn) {
     let (socket, address) = listener();
     let queue = server.listen(&socket, 8);
     let there = client.connect(address);
-    let (here, _) = server.accept_wait(queue, &mut 0);
+    let (here, _) = server.accept_wait(queue);
     (server, here, client, there)
 }
 
@@ -202,10 +201,9 @@ fn rings_of_connections_that_were_taken_over_are_free_again() {
     let (mut server, mut client) = (App::new(&daemon), App::new(&daemon));
     let (socket, address) = listener();
     let queue = server.listen(&socket, 8);
-    let mut tail = 0;
     for _ in 0..64 {
         let there = client.connect(address);
-        let (mut here, _) = server.accept_wait(queue, &mut tail);
+        let (mut here, _) = server.accept_wait(queue);
         let fd = placeholder();
         assert_eq!(leave(&mut client, &there, 9, &fd), Reply::Done);
         let mut moved = present(&mut next, &fd, 5).unwrap();

@@ -133,14 +133,10 @@ fn what_was_lent_by_the_old_rules_is_asked_for_again() {
     let (mut server, mut client) = (App::new(&all.daemon), App::new(&all.daemon));
     server.listen(&socket, 64);
     client.connect(address);
-    let conn = client.connect(address);
-    let line = client.lent.clone().unwrap().line;
-    let flags = || {
-        let slot = client.region_of(conn.region).slot(line).unwrap();
-        slot.half[1].flags.load(std::sync::atomic::Ordering::Acquire)
-    };
-    assert_eq!(flags() & shm::half_flags::FIN, 0);
+    client.connect(address);
+    let lent = client.lent.clone().unwrap();
+    assert_eq!(client.memory(lent.queue).epoch(), lent.epoch);
     all.reload(&format!("[[rule]]\nuser = {uid}\nconnect = []\n")).unwrap();
-    assert_ne!(flags() & shm::half_flags::FIN, 0);
+    assert_ne!(client.memory(lent.queue).epoch(), lent.epoch);
     assert_eq!(reason(client.try_connect(address).unwrap_err()), KernelReason::Rule(1));
 }

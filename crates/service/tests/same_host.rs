@@ -20,7 +20,7 @@ fn bytes_go_both_ways_through_a_pair_region() {
     let queue = server.listen(&socket, 8);
     let mut there = client.connect(address);
     assert_ne!(client.peer_flags(&there) & OPEN, 0, "connect succeeds before it is accepted");
-    let (mut here, record) = server.accept_wait(queue, &mut 0);
+    let (mut here, record) = server.accept_wait(queue);
     assert_eq!((record.local, Some(record.peer)), (address, client.local));
     client.send(&mut there, b"request");
     assert_eq!(server.receive_exact(&mut here, 7), b"request");
@@ -45,9 +45,8 @@ fn a_sleeping_peer_is_woken() {
     let (socket, address) = listener();
     let queue = server.listen(&socket, 8);
     let asleep = std::thread::spawn(move || {
-        let mut tail = 0;
-        assert!(server.sleep(Duration::from_millis(900)), "the accept record wakes");
-        let (mut conn, _) = server.accept_wait(queue, &mut tail);
+        assert!(server.sleep(crate::common::PATIENCE), "the connection wakes");
+        let (mut conn, _) = server.accept_wait(queue);
         for _ in 0..50 {
             let request = server.receive_exact(&mut conn, 100);
             server.send(&mut conn, &request);
@@ -73,7 +72,7 @@ fn without_an_accelerated_listener_the_kernel_does_it() {
         assert!(matches!(app.try_connect(to).map(|_| ()), Err(Reply::Kernel { .. })));
     }
     rustix::net::shutdown(&socket, rustix::net::Shutdown::Read).unwrap();
-    let answer = app.ask_showing(Request::Listen { sock: 1, backlog: 1 }, &[socket.as_fd()]).0;
+    let answer = app.ask_showing(Request::Listen { backlog: 1, nonblocking: false }, &[socket.as_fd()]).0;
     assert!(matches!(answer, Reply::Kernel { .. }), "a place belongs to a socket that listens there");
     for inode in [11, 12, 11] {
         app.say(Request::FellBack { reason: KernelReason::Rule(inode as u32), inode });
@@ -94,7 +93,7 @@ fn what_limits_a_connection_is_explained() {
     let queue = server.listen(&socket, 8);
     let mut there = client.connect(address);
     let local = client.local.unwrap();
-    let (mut here, _) = server.accept_wait(queue, &mut 0);
+    let (mut here, _) = server.accept_wait(queue);
     let limits = || {
         let explained = daemon.report(Report::Explain);
         let sockets = explained["sockets"].as_array().unwrap().clone();
@@ -122,12 +121,11 @@ fn the_backlog_holds_one_more_than_it_says_and_the_rest_wait() {
     let conns: Vec<_> = (0..100).map(|_| client.connect(address)).collect();
     let open = |client: &App| conns.iter().filter(|c| client.peer_flags(c) & OPEN != 0).count();
     assert_eq!(open(&client), 3);
-    let mut tail = 0;
     for n in 1..=100 {
-        server.accept_wait(queue, &mut tail);
+        server.accept_wait(queue);
         client.until("one more is let in", |c| open(c) == (3 + n).min(100));
     }
-    assert!(server.accept(queue, &mut tail).is_none());
+    assert!(server.accept(queue).is_none());
 }
 
 #[test]
@@ -137,7 +135,7 @@ fn closing_a_listener_resets_what_was_not_accepted() {
     let (socket, address) = listener();
     let queue = server.listen(&socket, 1);
     let conns: Vec<_> = (0..4).map(|_| client.connect(address)).collect();
-    let (_kept, _) = server.accept_wait(queue, &mut 0);
+    let (_kept, _) = server.accept_wait(queue);
     server.unlisten(queue, Unlisten::GivenUp);
     let reset = |c: &App| conns.iter().filter(|x| c.peer_flags(x) & RESET != 0).count();
     client.until("three are reset", |c| reset(c) == 3);
@@ -150,13 +148,12 @@ fn death_is_noticed_at_once_and_leaves_nothing() {
     let mut server = App::new(&daemon);
     let (socket, address) = listener();
     let queue = server.listen(&socket, 8);
-    let mut tail = 0;
     for round in 0..20 {
         let mut client = App::new(&daemon);
         let mut read_all = client.connect(address);
         let unread = client.connect(address);
-        let (mut a, _) = server.accept_wait(queue, &mut tail);
-        let (mut b, _) = server.accept_wait(queue, &mut tail);
+        let (mut a, _) = server.accept_wait(queue);
+        let (mut b, _) = server.accept_wait(queue);
         client.send(&mut read_all, b"last words");
         server.send(&mut b, b"never read");
         let dead = Instant::now();
@@ -187,17 +184,16 @@ fn memory_shared_with_the_dead_ends_while_others_keep_connecting() {
     let (mut server, mut busy) = (App::new(&daemon), App::new(&daemon));
     let (socket, address) = listener();
     let queue = server.listen(&socket, 8);
-    let mut tail = 0;
     let mut mortal = App::new(&daemon);
     let _held = mortal.connect(address);
-    let (left, _) = server.accept_wait(queue, &mut tail);
+    let (left, _) = server.accept_wait(queue);
     drop(mortal);
     server.until("the server sees the end", |s| s.peer_flags(&left) & FIN != 0);
     server.close(&left);
     let closed = Instant::now();
     while !(server.listen_to_pushes() && server.pushes.contains(&Push::Revoked { region: left.region })) {
         let theirs = busy.connect(address);
-        let (ours, _) = server.accept_wait(queue, &mut tail);
+        let (ours, _) = server.accept_wait(queue);
         busy.close(&theirs);
         server.close(&ours);
         assert!(closed.elapsed() < Duration::from_secs(3), "put off by what others do");
@@ -205,35 +201,24 @@ fn memory_shared_with_the_dead_ends_while_others_keep_connecting() {
 }
 
 #[test]
-fn a_forked_child_keeps_what_its_parent_leaves_and_shares_listeners() {
+fn a_forked_child_keeps_the_listener_that_its_parent_leaves() {
     let daemon = daemon();
     let (mut parent, mut client) = (App::new(&daemon), App::new(&daemon));
     let (socket, address) = listener();
     let queue = parent.listen(&socket, 8);
-    let place = |holder| {
-        Some(Parent { application: parent.welcome.application, secret: parent.welcome.secret, holder })
-    };
-    // The listener's block, held by the parent and by the child.
-    let block = parent.region.sock(1).unwrap();
-    block.region.store(parent.info.id, Ordering::Relaxed);
-    block.slot.store(queue, Ordering::Relaxed);
-    block.holders.store(0b11, Ordering::SeqCst);
-    let mut child = App::with(&daemon, place(1), 1);
-    let shared = child.ask(Request::ShareListener { region: parent.info.id, slot: queue }).0;
-    let Reply::Listening { slot: share } = shared else { panic!("{shared:?}") };
-    queue::stream::watch(&child.region.slot(share).unwrap().half[1], Some(1));
-    queue::stream::watch(&parent.region.slot(queue).unwrap().half[1], None);
+    let place = Parent { application: parent.welcome.application, secret: parent.welcome.secret, holder: 1 };
+    parent.region.header().holders_taken.fetch_or(0b11, Ordering::SeqCst);
+    let mut child = App::with(&daemon, Some(place), 1);
+    child.inherit(&parent, queue);
     let _first = client.connect(address);
-    let (_, record) = parent.accept_wait(queue, &mut 0);
-    assert_eq!(record.local, address, "while nobody waits it goes to the queue that both look at");
-    child.region.context(shm::Side::One, 1).unwrap().sleeping.store(1, Ordering::SeqCst);
+    assert_eq!(parent.accept_wait(queue).1.local, address);
     let _next = client.connect(address);
-    let (_, record) = child.accept_wait(share, &mut 0);
-    assert_eq!(record.local, address, "who waits is preferred");
+    assert_eq!(child.accept_wait(queue).1.local, address);
     drop(parent);
     daemon.until("the listener lives on in the child", |s| s.iter().any(|s| s["kind"] == "listener"));
     let _second = client.connect(address);
-    drop(child);
+    assert_eq!(child.accept_wait(queue).1.local, address);
+    drop((child, socket));
     daemon.until("it ends with its last holder", |s| !s.iter().any(|s| s["kind"] == "listener"));
     // A stranger cannot join the family.
     let line = daemon.dial();
@@ -251,7 +236,7 @@ fn a_child_that_says_hello_after_its_parent_died_finds_its_sockets_open() {
     let (socket, address) = listener();
     let queue = server.listen(&socket, 8);
     let conn = parent.connect(address);
-    let (here, _) = server.accept_wait(queue, &mut 0);
+    let (here, _) = server.accept_wait(queue);
     let block = parent.region.sock(5).unwrap();
     block.region.store(conn.region, Ordering::Relaxed);
     block.slot.store(conn.slot, Ordering::Relaxed);
@@ -310,7 +295,7 @@ fn where_policy_forbids_sharing_the_service_copies() {
     let queue = server.listen(&socket, 8);
     let mut there = client.connect(address);
     assert_eq!(there.region, client.info.id, "it lives in the application's own region");
-    let (mut here, record) = server.accept_wait(queue, &mut 0);
+    let (mut here, record) = server.accept_wait(queue);
     assert_eq!((record.region, record.local), (server.info.id, address));
     // More than all buffers hold: backpressure both ways, every byte in order.
     let bytes: Vec<u8> = (0..6_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
@@ -334,11 +319,10 @@ fn where_policy_forbids_sharing_the_service_copies() {
     daemon.until("only the listener is left", |s| s.len() == 1);
     assert!(daemon.report(Report::Statistics)["relayed_bytes"].as_u64().unwrap() >= 6_000_009);
     // Death: what was sent arrives, then the end; unread input becomes a reset.
-    let mut tail = 64;
     let mut dying = App::new(&daemon);
     let (mut told, unread) = (dying.connect(address), dying.connect(address));
-    let (mut a, _) = server.accept_wait(queue, &mut tail);
-    let (mut b, _) = server.accept_wait(queue, &mut tail);
+    let (mut a, _) = server.accept_wait(queue);
+    let (mut b, _) = server.accept_wait(queue);
     dying.send(&mut told, b"last words");
     server.send(&mut b, b"never read");
     dying.until("it arrives", |d| {

@@ -1,61 +1,48 @@
-//! A listening socket that processes which share no memory have, because one has got it from another: whoever shows it accepts.
+//! A listening socket that processes of different families have, because one has got it from another: each one that shows it accepts.
 
-use crate::common::{App, Conn, Daemon, listener};
+use crate::common::{App, Conn, Daemon, can_be_other_users, listener};
 use control::{Reply, Request, Unlisten};
 use rustix::fd::AsFd;
 use service::{Options, Sharing};
 use shm::half_flags::{OPEN, RESET};
-use shm::sock_flags::NONBLOCK;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A process that listens, whose socket block says so.
-fn listening(daemon: &Daemon, socket: &TcpListener, flags: u32) -> (App, u32) {
+fn wish(nonblocking: bool) -> Request {
+    Request::Listen { backlog: 8, nonblocking }
+}
+
+/// A process that listens.
+fn listening(daemon: &Daemon, socket: &TcpListener, nonblocking: bool) -> (App, u32) {
     let mut app = App::new(daemon);
-    let queue = app.listen(socket, 8);
-    name(&app, queue, flags);
+    let (reply, fds) = app.ask_showing(wish(nonblocking), &[socket.as_fd()]);
+    let Reply::Listening { queue, is_known: false } = reply else { panic!("{reply:?}") };
+    app.map_queue(queue, fds);
+    app.rest_at(queue);
     (app, queue)
 }
 
-fn name(app: &App, queue: u32, flags: u32) {
-    let block = app.region.sock(1).unwrap();
-    block.flags.store(flags, Ordering::Relaxed);
-    block.slot.store(queue, Ordering::Relaxed);
-    block.region.store(app.info.id, Ordering::Relaxed);
-    block.holders.store(1, Ordering::SeqCst);
+/// A process that shows a socket that the service knows.
+fn joining(app: &mut App, socket: &TcpListener) -> u32 {
+    let (queue, is_known) = app.show(socket, 8).unwrap();
+    assert!(is_known);
+    queue
 }
 
-fn wish() -> Request {
-    Request::Listen { sock: 1, backlog: 8 }
-}
-
-/// One that comes to a socket that is known. Says whether that does not block.
-fn joining(daemon: &Daemon, socket: &TcpListener) -> (App, u32, bool) {
-    let mut app = App::new(daemon);
-    let reply = app.ask_showing(wish(), &[socket.as_fd()]).0;
-    let Reply::Joined { slot, nonblocking } = reply else { panic!("{reply:?}") };
-    queue::stream::watch(&app.region.slot(slot).unwrap().half[1], Some(app.context));
-    name(&app, slot, 0);
-    (app, slot, nonblocking)
+fn is_nonblocking(app: &App, queue: u32) -> bool {
+    app.memory(queue).is_nonblocking()
 }
 
 fn is(client: &App, conn: &Conn, flag: u32) -> bool {
     client.peer_flags(conn) & flag != 0
 }
 
-fn converse(
-    client: &mut App,
-    conn: &mut Conn,
-    server: &mut App,
-    (queue, tail): (u32, &mut u64),
-    address: SocketAddr,
-) {
-    let (mut accepted, record) = server.accept_wait(queue, tail);
+fn converse(client: &mut App, conn: &mut Conn, server: &mut App, queue: u32, address: SocketAddr) {
+    let (mut accepted, record) = server.accept_wait(queue);
     assert_eq!(
         (record.region, record.local),
         (server.info.id, address),
-        "it comes by the server's own memory"
+        "it continues in the server's memory"
     );
     assert_eq!(server.receive_exact(&mut accepted, 5), b"early");
     server.send(&mut accepted, b"answer");
@@ -65,90 +52,123 @@ fn converse(
     client.close(conn);
 }
 
+/// The connections lie in the first process's regions; the second claims them, and the service carries them on.
 fn hands_over(sharing: Sharing) {
     let daemon = Daemon::start(Options { sharing: Some(sharing), ..Options::default() });
     let (socket, address) = listener();
-    let (first, queue) = listening(&daemon, &socket, NONBLOCK);
+    let (first, queue) = listening(&daemon, &socket, true);
     let mut client = App::new(&daemon);
     let mut conns: Vec<Conn> = (0..3).map(|_| client.connect(address)).collect();
     conns.iter_mut().for_each(|conn| client.send(conn, b"early"));
-    let half = |first: &App, i: usize| {
-        let half = &first.region.slot(queue).unwrap().half[i];
-        (half.tx_head.load(Ordering::Relaxed), half.rx_tail.load(Ordering::Relaxed))
-    };
-    assert_ne!(half(&first, 0).0, half(&first, 1).1, "they wait where nobody accepts");
-    let (mut second, other, nonblocking) = joining(&daemon, &socket);
-    assert!(nonblocking, "as the first one has it");
-    assert_eq!(half(&first, 0).0, half(&first, 1).1, "nothing is left there");
-    assert_eq!(first.region.sock(1).unwrap().rx_tail.load(Ordering::Relaxed), half(&first, 0).0);
-    let mut tail = 0;
+    assert_eq!(first.queue(queue).count(), 3);
+    let mut second = App::new(&daemon);
+    assert_eq!(joining(&mut second, &socket), queue, "there is one queue for all");
+    assert!(is_nonblocking(&second, queue), "as the first one has it");
     for conn in &mut conns {
-        converse(&mut client, conn, &mut second, (other, &mut tail), address);
+        converse(&mut client, conn, &mut second, queue, address);
     }
+    assert_eq!(first.queue(queue).count(), 0);
     drop((first, second, client));
+    drop(socket);
     daemon.until("nothing is left", <[_]>::is_empty);
 }
 
 #[test]
-fn what_waits_goes_to_whoever_comes_to_accept() {
+fn what_waits_goes_to_the_process_that_comes_to_accept() {
     hands_over(Sharing::Always);
     hands_over(Sharing::Never);
 }
 
 #[test]
-fn what_one_lets_wait_goes_to_another_who_sleeps() {
-    let daemon = Daemon::start(Options::default());
-    let (socket, address) = listener();
-    let (_first, _) = listening(&daemon, &socket, 0);
-    let (mut second, queue, _) = joining(&daemon, &socket);
-    let mut client = App::new(&daemon);
-    let mut conns: Vec<Conn> = (0..6).map(|_| client.connect(address)).collect();
-    conns.iter_mut().for_each(|conn| client.send(conn, b"early"));
-    let mut tail = 0;
-    // The first one never accepts.
-    for _ in 0..conns.len() {
-        let (mut accepted, _) = second.accept_wait(queue, &mut tail);
-        assert_eq!(second.receive_exact(&mut accepted, 5), b"early");
-        second.close(&accepted);
+fn two_families_take_turns_at_one_queue() {
+    for sharing in [Sharing::Always, Sharing::Never] {
+        let daemon = Daemon::start(Options { sharing: Some(sharing), ..Options::default() });
+        let (socket, address) = listener();
+        let (mut first, queue) = listening(&daemon, &socket, false);
+        let mut second = App::new(&daemon);
+        joining(&mut second, &socket);
+        let mut client = App::new(&daemon);
+        let mut conns: Vec<Conn> = (0..6).map(|_| client.connect(address)).collect();
+        conns.iter_mut().for_each(|conn| client.send(conn, b"early"));
+        for (n, conn) in conns.iter_mut().enumerate() {
+            let app = if n % 2 == 0 { &mut first } else { &mut second };
+            let (mut accepted, _) = app.accept_wait(queue);
+            assert_eq!(app.receive_exact(&mut accepted, 5), b"early", "{sharing:?}");
+            app.send(&mut accepted, &[n as u8; 3]);
+            assert_eq!(client.receive_exact(conn, 3), [n as u8; 3], "the oldest comes first");
+        }
     }
 }
 
 #[test]
-fn who_is_in_the_middle_of_accepting_keeps_what_waits() {
-    let daemon = Daemon::start(Options::default());
-    let (socket, address) = listener();
-    let (mut first, queue) = listening(&daemon, &socket, 0);
-    let mut client = App::new(&daemon);
-    let mut conn = client.connect(address);
-    client.send(&mut conn, b"early");
-    first.region.sock(1).unwrap().rx_lock.store(77, Ordering::SeqCst);
-    let (mut second, other, _) = joining(&daemon, &socket);
-    second.sleep(Duration::from_millis(60));
-    assert!(second.accept(other, &mut 0).is_none());
-    let (mut accepted, _) = first.accept_wait(queue, &mut 0);
-    assert_eq!(first.receive_exact(&mut accepted, 5), b"early");
+fn a_process_of_another_user_accepts_from_the_queue() {
+    if !can_be_other_users() {
+        return;
+    }
+    for sharing in [Sharing::Always, Sharing::SameUser] {
+        let daemon = Daemon::start(Options { sharing: Some(sharing), ..Options::default() });
+        let (socket, address) = listener();
+        let (_first, queue) = listening(&daemon, &socket, false);
+        let mut other = App::of_user(&daemon, 61_031);
+        joining(&mut other, &socket);
+        while other.sleep(Duration::from_millis(1)) {}
+        assert!(!other.is_news());
+        let mut client = App::new(&daemon);
+        let mut conn = client.connect(address);
+        assert!(other.is_woken_within(crate::common::PATIENCE));
+        other.stay_awake();
+        client.send(&mut conn, b"early");
+        converse(&mut client, &mut conn, &mut other, queue, address);
+    }
 }
 
 #[test]
-fn what_waits_is_kept_while_anybody_has_the_socket() {
+fn what_another_family_was_accepting_when_it_was_killed_waits_again() {
+    for sharing in [Sharing::Always, Sharing::Never] {
+        let daemon = Daemon::start(Options { sharing: Some(sharing), ..Options::default() });
+        let (socket, address) = listener();
+        let (mut first, queue) = listening(&daemon, &socket, false);
+        let mut second = App::new(&daemon);
+        joining(&mut second, &socket);
+        let mut client = App::new(&daemon);
+        let mut conns = [client.connect(address), client.connect(address)];
+        let (claimed, taken) = (second.claim(queue).unwrap(), second.claim(queue).unwrap());
+        // One that the service has carried on for it, and one that it has not asked for yet.
+        let (lost, _) = second.take(queue, taken).unwrap();
+        assert_eq!(lost.region, second.info.id);
+        drop(second);
+        first.until("it waits again", |f| f.queue(queue).is_queued(claimed));
+        let (mut here, _) = first.accept_wait(queue);
+        client.send(&mut conns[0], b"early");
+        assert_eq!(first.receive_exact(&mut here, 5), b"early");
+        client.until("the other one has ended with its process", |c| {
+            is(c, &conns[1], shm::half_flags::FIN | RESET)
+        });
+        assert!(first.accept(queue).is_none(), "{sharing:?}");
+    }
+}
+
+#[test]
+fn what_waits_is_kept_while_any_process_has_the_socket() {
     let daemon = Daemon::start(Options::default());
     let (socket, address) = listener();
-    let (first, _) = listening(&daemon, &socket, NONBLOCK);
+    let (first, queue) = listening(&daemon, &socket, true);
     let mut client = App::new(&daemon);
     let mut conn = client.connect(address);
     client.send(&mut conn, b"early");
     drop(first);
-    // Meanwhile whoever connects is the kernel's.
+    // Meanwhile a process that connects is the kernel's.
     client.until("the first is gone", |c| matches!(c.try_connect(address), Err(Reply::Kernel { .. })));
     assert!(!is(&client, &conn, RESET) && is(&client, &conn, OPEN));
-    let (mut second, queue, nonblocking) = joining(&daemon, &socket);
-    assert!(nonblocking, "as the first one left it");
-    converse(&mut client, &mut conn, &mut second, (queue, &mut 0), address);
+    let mut second = App::new(&daemon);
+    assert_eq!(joining(&mut second, &socket), queue);
+    assert!(is_nonblocking(&second, queue), "as the first one left it");
+    converse(&mut client, &mut conn, &mut second, queue, address);
     let mut last = client.connect(address);
     client.send(&mut last, b"early");
     drop(socket);
     drop(second);
-    client.until("nobody has it any more", |c| is(c, &last, RESET));
+    client.until("no process has it any more", |c| is(c, &last, RESET));
     client.close(&last);
     drop(client);
     daemon.until("nothing is left", <[_]>::is_empty);
@@ -158,25 +178,45 @@ fn what_waits_is_kept_while_anybody_has_the_socket() {
 fn a_listener_that_is_one_no_more_keeps_nothing() {
     let daemon = Daemon::start(Options::default());
     let (socket, address) = listener();
-    let (mut first, queue) = listening(&daemon, &socket, 0);
+    let (mut first, queue) = listening(&daemon, &socket, false);
     let mut client = App::new(&daemon);
     let conn = client.connect(address);
-    assert_eq!(first.unlisten(queue, Unlisten::GivenUp).0, Reply::Done);
+    assert_eq!(first.unlisten(queue, Unlisten::GivenUp), Reply::Done);
     client.until("it is reset at once", |c| is(c, &conn, RESET));
     // It may begin anew.
-    assert!(matches!(first.ask_showing(wish(), &[socket.as_fd()]).0, Reply::Listening { .. }));
+    let reply = first.ask_showing(wish(false), &[socket.as_fd()]).0;
+    assert!(matches!(reply, Reply::Listening { queue: new, is_known: false } if new != queue), "{reply:?}");
 }
 
 #[test]
-fn nobody_joins_without_the_socket() {
+fn a_process_that_has_left_comes_back_to_the_same_queue() {
+    let daemon = Daemon::start(Options::default());
+    let (socket, address) = listener();
+    let (mut first, queue) = listening(&daemon, &socket, false);
+    let mut second = App::new(&daemon);
+    joining(&mut second, &socket);
+    assert_eq!(first.unlisten(queue, Unlisten::GivenUp), Reply::Done);
+    let mut client = App::new(&daemon);
+    let mut conn = client.connect(address);
+    client.send(&mut conn, b"early");
+    let grant = first.claim(queue).unwrap();
+    assert!(first.take(queue, grant).is_none(), "it has left");
+    first.queue(queue).finish(grant, first.welcome.application);
+    first.queue(queue).push(grant);
+    assert_eq!(joining(&mut first, &socket), queue);
+    let (mut here, _) = first.accept_wait(queue);
+    assert_eq!(first.receive_exact(&mut here, 5), b"early");
+}
+
+#[test]
+fn no_process_joins_without_the_socket() {
     let daemon = Daemon::start(Options::default());
     let ((socket, _), (other, _)) = (listener(), listener());
-    let (_first, _) = listening(&daemon, &socket, 0);
+    let (_first, queue) = listening(&daemon, &socket, false);
     let mut thief = App::new(&daemon);
-    let shown = [other.as_fd()];
-    let answer = thief.ask_showing(wish(), &shown).0;
-    assert!(matches!(answer, Reply::Listening { .. }), "another socket has a place of its own: {answer:?}");
-    thief.say(wish());
+    let (new, is_known) = thief.show(&other, 8).unwrap();
+    assert!(new != queue && !is_known, "another socket has a queue of its own");
+    thief.say(wish(false));
     assert!(
         !(0..100).all(|_| thief.listen_to_pushes() && !thief.sleep(Duration::from_millis(20))),
         "none at all: detached"

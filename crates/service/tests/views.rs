@@ -27,7 +27,7 @@ fn other_users_see_addresses_and_states_of_sockets_and_nothing_of_programs() {
     let (mut server, mut client) = (App::of_user(&daemon, OTHER), App::of_user(&daemon, USER));
     let queue = server.listen(&socket, 8);
     client.connect(address);
-    server.accept_wait(queue, &mut 0);
+    server.accept_wait(queue);
     server.say(Request::FellBack { reason: KernelReason::Rule(77), inode: 7 });
     // The answer to this says that the word before it was heard.
     server.ask(Request::Waker { region: 99, context: 0 });
@@ -63,10 +63,13 @@ fn what_a_program_writes_into_shared_memory_fills_no_other_ones_numbers() {
     server.listen(&socket, 64);
     client.connect(address);
     let conn = client.connect(address);
-    let line = client.lent.clone().unwrap().line;
+    let lent = client.lent.clone().unwrap();
+    client.region.header().direct.iter().for_each(|word| word.store(u64::MAX - 7, Ordering::SeqCst));
+    client.memory(lent.queue).words().waiting.iter().for_each(|word| word.store(u64::MAX, Ordering::SeqCst));
+    client.memory(lent.queue).words().top.store(u64::MAX, Ordering::SeqCst);
     let slot = |slot| client.region_of(conn.region).slot(slot).unwrap();
-    slot(line).half[0].tx_head.store(u64::MAX - 7, Ordering::SeqCst);
-    slot(line).half[1].rx_tail.store(u64::MAX / 2, Ordering::SeqCst);
+    slot(lent.grants[0].slot).half[0].tx_head.store(u64::MAX - 7, Ordering::SeqCst);
+    slot(lent.grants[0].slot).half[1].rx_tail.store(u64::MAX / 2, Ordering::SeqCst);
     slot(conn.slot).half[conn.side].tx_head.store(u64::MAX / 3, Ordering::SeqCst);
     let counted = daemon.report(Report::Statistics)["accelerated"].as_u64().unwrap();
     // One in a microsecond at most: what an hour has room for is far from what was written.

@@ -57,8 +57,8 @@ pub mod sleeper {
 /// What waits to be accepted, and what sleeps. Any process that has the file may write anything here.
 ///
 /// ```text
-///   0    next u32 | turn u32 | flags u32 | arrivals u32
-///   64   asleep u64 x 4             a bit for each word of `sleepers`
+///   0    next u32 | turn u32 | flags u32 | arrivals u32 | since u32 | seen u32
+///   64   asleep u64 x 4 | woken u64 x 4      a bit each for each word of `sleepers`
 ///   128  top u64                    bit g: group g of `waiting` has a set bit
 ///   192  waiting u64 x 1024         a bit for each grant that is QUEUED
 ///        sleepers u64 x 256
@@ -75,10 +75,16 @@ pub struct QueueWords {
     pub flags: AtomicU32,
     /// Number of connections that were put in so far; counted after `waiting` has the bit.
     pub arrivals: AtomicU32,
-    pad: [AtomicU32; 12],
+    /// When the first connection after the last look of an epoll set came, as `cycles::moment` says; events of sockets are put in order by it.
+    pub since: AtomicU32,
+    /// Value of `arrivals` at the last look of an epoll set.
+    pub seen: AtomicU32,
+    pad: [AtomicU32; 10],
     /// A bit for each sleeper that is to be woken.
     pub asleep: [AtomicU64; SLEEPERS / 64],
-    pad2: [AtomicU64; 4],
+    /// A bit for each exclusive sleeper that was woken for a connection and has not looked yet.
+    pub woken: [AtomicU64; SLEEPERS / 64],
+    pad2: [AtomicU64; 8 - 2 * (SLEEPERS / 64)],
     /// Bit `g`: group `g` of `waiting` has a set bit.
     pub top: AtomicU64,
     pad3: [AtomicU64; 7],
@@ -93,6 +99,7 @@ pub struct QueueWords {
 /// One grant as the service describes it.
 #[repr(C, align(64))]
 #[derive(Debug)]
+#[cfg_attr(loom, expect(dead_code))]
 pub struct GrantRecord {
     /// Changes with each new record; odd while it is being written.
     serial: AtomicU64,
@@ -109,6 +116,7 @@ pub struct GrantRecord {
 /// ```
 #[repr(C, align(64))]
 #[derive(Debug)]
+#[cfg_attr(loom, expect(dead_code))]
 pub struct GrantTable {
     /// 0: the socket no longer listens. Changes when direct connectors must ask the service again.
     pub epoch: AtomicU32,
@@ -128,8 +136,11 @@ impl Default for QueueWords {
             turn: AtomicU32::new(0),
             flags: AtomicU32::new(0),
             arrivals: AtomicU32::new(0),
+            since: AtomicU32::new(0),
+            seen: AtomicU32::new(0),
             pad: std::array::from_fn(|_| AtomicU32::new(0)),
             asleep: std::array::from_fn(|_| AtomicU64::new(0)),
+            woken: std::array::from_fn(|_| AtomicU64::new(0)),
             pad2: std::array::from_fn(|_| AtomicU64::new(0)),
             top: AtomicU64::new(0),
             pad3: std::array::from_fn(|_| AtomicU64::new(0)),

@@ -15,7 +15,7 @@ mod input;
 mod peers;
 
 use crate::host::{Host, HostConfig};
-use crate::sockets::{Fd, Shutdown};
+use crate::sockets::Fd;
 use base::{Duration, Instant};
 use input::Input;
 use peers::{Peer, Peers, Step};
@@ -223,8 +223,8 @@ impl World {
                 self.outcome.received += self.host.receive(fd, &mut room, 0).unwrap_or(0);
             }
             (5, Some(fd)) => {
-                let how = [Shutdown::Read, Shutdown::Write, Shutdown::Both][usize::from(input.byte()) % 3];
-                let _ = self.host.shutdown(fd, how);
+                // `SHUT_RD`, `SHUT_WR` and `SHUT_RDWR` are 0, 1 and 2.
+                let _ = self.host.shutdown(fd, i32::from(input.byte() % 3));
             }
             (6, Some(fd)) => {
                 let _ = self.host.close(fd);

@@ -74,8 +74,10 @@ impl HostConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Use {
     Free,
-    /// The application has a connection in the slot.
-    Open,
+    /// A connection in the slot has no socket yet.
+    Waiting,
+    /// The connection in the slot is this socket's.
+    Open(Fd),
     /// The application has released the slot; it is free at `Event::Released`.
     Closed,
 }
@@ -273,7 +275,7 @@ impl Host {
         let (own, app) = self.region.halves(slot)?;
         own.clear();
         app.clear();
-        self.uses[slot as usize] = Use::Open;
+        self.uses[slot as usize] = Use::Waiting;
         Some(slot)
     }
 
@@ -299,8 +301,8 @@ impl Host {
 
     fn on_event(&mut self, event: Event) {
         match event {
-            Event::Established { token, flow } => self.on_established(Fd(token as u32), flow),
-            Event::ConnectFailed { .. }
+            Event::Established { .. }
+            | Event::ConnectFailed { .. }
             | Event::MemoryShort { .. }
             | Event::Closed { .. }
             | Event::AddressConflict { .. } => {}

@@ -26,6 +26,7 @@ mod smoltcp;
 mod sockets;
 
 pub use check::Leftovers;
+pub use endpoint::receive_wait::Receiving;
 pub use host::{Host, HostConfig};
 pub use machine::{Machine, Stack};
 pub use neighbour::{icmp_frame, neighbour};
@@ -35,4 +36,4 @@ pub use oracle::WireOracle;
 pub use pcap::Capture;
 pub use rustix::io::Errno;
 pub use slowpath::SynCookies;
-pub use sockets::{Fd, Shutdown};
+pub use sockets::Fd;

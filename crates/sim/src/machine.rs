@@ -2,7 +2,7 @@
 //! interchangeable.
 
 use crate::host::Host;
-use crate::sockets::{Fd, Shutdown};
+use crate::sockets::Fd;
 use base::Instant;
 use rustix::io::Errno;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -155,7 +155,7 @@ impl Stack for Host {
     }
 
     fn finish(&mut self, fd: Fd) -> Result<(), Errno> {
-        self.shutdown(fd, Shutdown::Write)
+        self.shutdown(fd, libc::SHUT_WR)
     }
 
     fn drop_fd(&mut self, fd: Fd) {

@@ -1,35 +1,25 @@
 //! The socket calls of applications: the socket layer's own code for bytes and readiness, and the service's glue for listeners and
 //! connections. Nothing blocks: where Linux would block, the result is EAGAIN or EINPROGRESS.
 
-use crate::host::{APPLICATION, Host};
-use crate::options::Options;
+use crate::host::{APPLICATION, Host, Use};
 use control::TcpInfo;
-use endpoint::stream::{How, Progress, Said, ready};
+use endpoint::options::{Options, TCP_INQ};
+use endpoint::receive_wait::{Amount, Received, Receiving};
+use endpoint::stream::{Progress, Said, ready};
 use endpoint::{Endpoint as Stream, state};
 use flow::FlowId;
 use queue::Doorbell;
 use queue::stream::{close_for, watch};
 use rustix::io::Errno;
 use shm::Side;
-use slowpath::{Connect, PendingId};
-use std::collections::VecDeque;
+use slowpath::{Connect, FlowOptions, PendingId};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use wire::Endpoint;
 
 /// A socket descriptor of a simulated application.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Fd(pub u32);
-
-/// The directions that `shutdown` ends.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Shutdown {
-    /// `SHUT_RD`: the receiving direction.
-    Read,
-    /// `SHUT_WR`: the sending direction.
-    Write,
-    /// `SHUT_RDWR`: both directions.
-    Both,
-}
 
 /// A connection in an accept queue.
 #[derive(Clone, Copy, Debug)]
@@ -69,66 +59,63 @@ pub(crate) struct Sock {
     pub(crate) role: Role,
     local: Option<SocketAddr>,
     peer: Option<SocketAddr>,
+    /// Options set by the program; an accepted socket inherits them from its listener.
     pub(crate) options: Options,
+    /// `TCP_QUICKACK`, which an accepted socket does not inherit.
+    pub(crate) is_quick: bool,
 }
 
 /// All sockets, and the queue of those with events.
 #[derive(Debug, Default)]
 pub(crate) struct Sockets {
-    all: Vec<Option<Sock>>,
-    free: Vec<u32>,
-    /// The socket of each slot; `None`: the slot has none.
-    of_slot: Vec<Option<Fd>>,
+    all: BTreeMap<Fd, Sock>,
+    /// The descriptor of the next socket; no descriptor is used twice.
+    next: u32,
     news: VecDeque<Fd>,
 }
 
 impl Sockets {
     fn add(&mut self, sock: Sock) -> Fd {
-        if let Some(i) = self.free.pop() {
-            self.all[i as usize] = Some(sock);
-            return Fd(i);
-        }
-        self.all.push(Some(sock));
-        Fd(self.all.len() as u32 - 1)
+        let fd = Fd(self.next);
+        self.next += 1;
+        self.all.insert(fd, sock);
+        fd
     }
 
     pub(crate) fn get(&self, fd: Fd) -> Result<&Sock, Errno> {
-        self.all.get(fd.0 as usize).and_then(Option::as_ref).ok_or(Errno::BADF)
+        self.all.get(&fd).ok_or(Errno::BADF)
     }
 
     pub(crate) fn get_mut(&mut self, fd: Fd) -> Result<&mut Sock, Errno> {
-        self.all.get_mut(fd.0 as usize).and_then(Option::as_mut).ok_or(Errno::BADF)
+        self.all.get_mut(&fd).ok_or(Errno::BADF)
     }
 
-    fn remove(&mut self, fd: Fd) -> Result<Sock, Errno> {
-        let sock = self.all.get_mut(fd.0 as usize).and_then(Option::take).ok_or(Errno::BADF)?;
-        self.free.push(fd.0);
-        Ok(sock)
+    /// The connection of a socket; `None` for any other socket.
+    pub(crate) fn stream(&self, fd: Fd) -> Option<&Stream> {
+        self.all.get(&fd)?.stream()
     }
 
-    fn name_slot(&mut self, slot: u32, fd: Option<Fd>) {
-        let i = slot as usize;
-        if i >= self.of_slot.len() {
-            self.of_slot.resize(i + 1, None);
-        }
-        self.of_slot[i] = fd;
+    /// The connection of a socket. For a socket without one the error is `absent`.
+    fn connection(&self, fd: Fd, absent: Errno) -> Result<&Stream, Errno> {
+        self.get(fd)?.stream().ok_or(absent)
     }
 
     /// Number of open sockets.
     pub(crate) fn len(&self) -> usize {
-        self.all.len() - self.free.len()
+        self.all.len()
     }
 
     /// Number of connections in accept queues.
     pub(crate) fn waiting(&self) -> usize {
         let queue = |sock: &Sock| if let Role::Listener(l) = &sock.role { l.queue.len() } else { 0 };
-        self.all.iter().flatten().map(queue).sum()
+        self.all.values().map(queue).sum()
     }
 }
 
 impl Sock {
     fn fresh(v6: bool) -> Self {
-        Self { v6, role: Role::Fresh, local: None, peer: None, options: Options::default() }
+        let options = Options::default();
+        Self { v6, role: Role::Fresh, local: None, peer: None, options, is_quick: true }
     }
 
     pub(crate) fn stream(&self) -> Option<&Stream> {
@@ -168,7 +155,7 @@ impl Host {
         if addr.is_ipv6() != sock.v6 {
             return Err(Errno::AFNOSUPPORT);
         }
-        if !owns && !sock.options.is_free_bind {
+        if !owns && !sock.options.is_on(libc::IPPROTO_IP, libc::IP_FREEBIND) {
             return Err(Errno::ADDRNOTAVAIL);
         }
         sock.local = Some(addr);
@@ -191,7 +178,7 @@ impl Host {
             Role::Stream(_) => return Err(Errno::INVAL),
         }
         let v6 = sock.v6;
-        let v6_only = sock.options.v6_only;
+        let v6_only = sock.options.is_on(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
         let mut local = sock.local.unwrap_or(SocketAddr::new(any(v6), 0));
         if local.port() == 0 {
             local.set_port(self.free_port().ok_or(Errno::ADDRINUSE)?);
@@ -209,7 +196,8 @@ impl Host {
         let sock = self.sockets.get_mut(fd)?;
         sock.local = Some(local);
         sock.role = Role::Listener(Listener { places, backlog, queue: VecDeque::new(), arrivals: 0 });
-        self.apply_options(fd);
+        self.tell(fd);
+        self.touch();
         Ok(())
     }
 
@@ -259,12 +247,13 @@ impl Host {
         let sock = self.sockets.get_mut(fd)?;
         let Role::Listener(listener) = &mut sock.role else { return Err(Errno::INVAL) };
         let Waiting { slot, local, peer } = listener.queue.pop_front().ok_or(Errno::AGAIN)?;
-        let (v6, options) = (sock.v6, sock.options.inherited());
-        let role = Role::Stream(self.link(slot, true));
-        let new = self.sockets.add(Sock { v6, role, local: Some(local), peer: Some(peer), options });
-        self.sockets.name_slot(slot, Some(new));
-        self.apply_advice(new);
-        self.apply_options(new);
+        let (local, peer_name, options) = (Some(local), Some(peer), sock.options.clone());
+        let fresh = Sock { local, peer: peer_name, options, ..Sock::fresh(sock.v6) };
+        let new = Sock { role: Role::Stream(self.link(slot, true)), ..fresh };
+        self.apply_options(&new);
+        let new = self.sockets.add(new);
+        self.uses[slot as usize] = Use::Open(new);
+        self.touch();
         self.tell_room(fd);
         // Events before the socket was watched have rung no doorbell, so one is queued here.
         self.sockets.news.push_back(new);
@@ -295,7 +284,7 @@ impl Host {
             return Err(Errno::AFNOSUPPORT);
         }
         let remote = canonical(remote);
-        let bound = sock.local.map(canonical);
+        let (bound, options) = (sock.local.map(canonical), FlowOptions::from(&sock.options.told()));
         let slot = self.take_slot().ok_or(Errno::NOBUFS)?;
         let local = bound.map(|l| {
             let ip = if l.ip().is_unspecified() { any(remote.is_ipv6()) } else { l.ip() };
@@ -306,7 +295,7 @@ impl Host {
             local,
             remote: Endpoint::new(remote.ip(), remote.port()),
             owner: self.owner(slot),
-            options: self.sockets.get(fd)?.options.of_flow(),
+            options,
         };
         let link = self.link(slot, false);
         match self.slow.connect(self.now, &what) {
@@ -315,9 +304,8 @@ impl Host {
                 sock.local = Some(SocketAddr::new(end.addr, end.port));
                 sock.peer = Some(remote);
                 sock.role = Role::Stream(link);
-                self.sockets.name_slot(slot, Some(fd));
-                self.apply_advice(fd);
-                self.apply_options(fd);
+                self.apply_options(self.sockets.get(fd)?);
+                self.uses[slot as usize] = Use::Open(fd);
                 self.touch();
                 Err(Errno::INPROGRESS)
             }
@@ -328,85 +316,111 @@ impl Host {
         }
     }
 
-    pub(crate) fn on_established(&mut self, fd: Fd, _flow: FlowId) {
-        self.apply_options(fd);
-    }
-
-    /// `send`. `flags`: `MSG_NOSIGNAL`, `MSG_DONTWAIT`, `MSG_MORE` and `MSG_OOB` are known; `MSG_EOR` changes nothing.
+    /// `send` that does not wait. `flags`: `MSG_NOSIGNAL`, `MSG_DONTWAIT`, `MSG_MORE` and `MSG_OOB` are known; `MSG_EOR` changes nothing.
     ///
     /// # Errors
     /// EAGAIN without space, EPIPE (no signal is raised), or the connection's error.
     pub fn send(&mut self, fd: Fd, bytes: &[u8], flags: i32) -> Result<usize, Errno> {
-        let about_bytes = libc::MSG_MORE | libc::MSG_EOR | libc::MSG_OOB;
-        if flags & !(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | about_bytes) != 0 {
+        self.send_on(fd, bytes, flags | libc::MSG_DONTWAIT, &mut None)?.ok_or(Errno::AGAIN)
+    }
+
+    /// `send` that may wait. `Ok(None)`: it waits; the caller calls again with the same arguments when the host has run. `sent`: bytes sent
+    /// before it waited, `None` at first.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn send_on(
+        &mut self,
+        fd: Fd,
+        bytes: &[u8],
+        flags: i32,
+        sent: &mut Option<usize>,
+    ) -> Result<Option<usize>, Errno> {
+        const ABOUT_BYTES: i32 = libc::MSG_MORE | libc::MSG_EOR | libc::MSG_OOB;
+        if flags & !(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | ABOUT_BYTES) != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        let mut done = 0;
+        if sent.is_some() && self.readiness(fd) & (ready::OUT | ready::ALWAYS) == 0 {
+            return Ok(None);
+        }
+        let mut done = sent.unwrap_or(0);
         loop {
-            let sock = self.sockets.get(fd)?;
             // Linux returns EPIPE for a socket that was never connected.
-            let link = sock.stream().ok_or(Errno::PIPE)?;
+            let link = self.sockets.connection(fd, Errno::PIPE)?;
+            if done > 0 && link.state() & (state::OVER | state::INTO_THE_VOID) != 0 {
+                // The next call reports the error.
+                return Ok(Some(done));
+            }
             let rest = &bytes[done..];
-            let step = link.step(rest.len());
-            match link.push_some(&[rest], 0, Said::from_bits_truncate(flags), step) {
+            match link.push_some(&[rest], 0, Said::from_bits_truncate(flags), link.step(rest.len())) {
                 Ok(Progress::Done(n)) => done += n,
+                Ok(Progress::Wait) if flags & libc::MSG_DONTWAIT == 0 => {
+                    *sent = Some(done);
+                    return Ok(None);
+                }
                 Ok(Progress::Wait) if done == 0 => return Err(Errno::AGAIN),
                 Err(errno) if done == 0 => return Err(errno),
-                _ => return Ok(done),
+                _ => return Ok(Some(done)),
             }
             self.touch();
             if done == bytes.len() {
-                return Ok(done);
+                return Ok(Some(done));
             }
             // `TCP_NOTSENT_LOWAT` counts unsent bytes: the core, which in reality runs beside the application, sends in between.
             self.run(self.now);
         }
     }
 
-    /// `recv`. `flags`: `MSG_PEEK`, `MSG_TRUNC`, `MSG_DONTWAIT` and `MSG_OOB` are known. `Ok(0)` is the end of the stream.
+    /// `recv` that does not wait. `flags`: `MSG_PEEK`, `MSG_TRUNC`, `MSG_WAITALL` and `MSG_OOB` are known. `Ok(0)` is the end of the stream.
     ///
     /// # Errors
     /// EAGAIN when nothing is there, ENOTCONN, or the connection's error.
     pub fn receive(&mut self, fd: Fd, out: &mut [u8], flags: i32) -> Result<usize, Errno> {
-        if flags & !(libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT | libc::MSG_OOB) != 0 {
-            return Err(Errno::OPNOTSUPP);
-        }
-        let link = self.sockets.get(fd)?.stream().ok_or(Errno::NOTCONN)?;
-        if flags & libc::MSG_OOB != 0 {
-            let done = link.pull_urgent(&mut [out], flags & libc::MSG_PEEK != 0);
-            self.touch();
-            return done;
-        }
-        let discard = if flags & libc::MSG_TRUNC != 0 { out.len() } else { 0 };
-        let how = How { peek: flags & libc::MSG_PEEK != 0, discard };
-        let _ = link.peer_flags();
-        if link.state() & (state::OPEN | state::OVER) == 0 && !link.is_open() {
-            // Linux waits here for a handshake that is under way.
-            return Err(Errno::AGAIN);
-        }
-        let done = link.pull(&mut [out], 0, how)?;
-        self.touch();
-        match done {
-            Progress::Done(n) => Ok(n),
-            Progress::Wait => Err(Errno::AGAIN),
-        }
+        self.receive_on(fd, out, flags | libc::MSG_DONTWAIT, &mut None)?.ok_or(Errno::AGAIN)
     }
 
-    /// The number of bytes that a blocking `recv` of `len` bytes waits for; `all`: `MSG_WAITALL`.
-    #[must_use]
-    pub fn receive_target(&self, fd: Fd, len: usize, all: bool) -> usize {
-        let link = self.sockets.get(fd).ok().and_then(|sock| sock.stream());
-        link.map_or(1, |link| link.target(len, all))
-    }
-
-    /// `shutdown` of one or both directions.
+    /// `recv` that may wait. `Ok(None)`: it waits; the caller calls again with the same arguments when the host has run. `rest`: `None` at
+    /// first.
     ///
     /// # Errors
-    /// ENOTCONN without a connection.
-    pub fn shutdown(&mut self, fd: Fd, how: Shutdown) -> Result<(), Errno> {
-        let link = self.sockets.get(fd)?.stream().ok_or(Errno::NOTCONN)?;
-        let (read, write) = (how != Shutdown::Write, how != Shutdown::Read);
-        link.shut(read, write)?;
+    /// As [`receive`](Self::receive).
+    pub fn receive_on(
+        &mut self,
+        fd: Fd,
+        out: &mut [u8],
+        flags: i32,
+        rest: &mut Option<Receiving>,
+    ) -> Result<Option<usize>, Errno> {
+        const KNOWN: i32 =
+            libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_OOB;
+        if flags & !KNOWN != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let link = self.sockets.connection(fd, Errno::NOTCONN)?;
+        let done = match rest {
+            Some(rest) if !(rest.is_cut(link) || link.has_more(rest.so_far())) => return Ok(None),
+            Some(rest) => rest.go_on(link, &mut [out])?.then_some(rest.done),
+            None => {
+                let amount = Amount { total: out.len(), enough: usize::MAX };
+                match link.receive(&mut [out], amount, flags, || false)? {
+                    Received::Done(n) => Some(n),
+                    Received::Wait(left) => {
+                        *rest = Some(left);
+                        None
+                    }
+                }
+            }
+        };
+        self.touch();
+        Ok(done)
+    }
+
+    /// `shutdown`; `how`: `SHUT_RD`, `SHUT_WR` or `SHUT_RDWR`.
+    ///
+    /// # Errors
+    /// ENOTCONN without a connection, EINVAL for another `how`.
+    pub fn shutdown(&mut self, fd: Fd, how: i32) -> Result<(), Errno> {
+        self.sockets.connection(fd, Errno::NOTCONN)?.shutdown(how)?;
         self.touch();
         Ok(())
     }
@@ -416,12 +430,11 @@ impl Host {
     /// # Errors
     /// EBADF when the socket does not exist.
     pub fn close(&mut self, fd: Fd) -> Result<(), Errno> {
-        let sock = self.sockets.remove(fd)?;
+        let sock = self.sockets.all.remove(&fd).ok_or(Errno::BADF)?;
         match sock.role {
             Role::Fresh => {}
             Role::Stream(link) => {
-                link.release(u64::MAX, sock.options.linger == Some(0));
-                self.sockets.name_slot(link.slot(), None);
+                link.release(u64::MAX, sock.options.linger() == Some(0));
                 self.release_slot(link.slot());
             }
             Role::Listener(listener) => self.close_listener(&listener),
@@ -443,12 +456,10 @@ impl Host {
 
     /// The application dies: the service finds its sockets open and ends their connections for it.
     pub fn crash(&mut self) {
-        for i in 0..self.sockets.all.len() as u32 {
-            let Ok(sock) = self.sockets.remove(Fd(i)) else { continue };
+        for sock in std::mem::take(&mut self.sockets.all).into_values() {
             match sock.role {
                 Role::Fresh => {}
                 Role::Stream(link) => {
-                    self.sockets.name_slot(link.slot(), None);
                     self.mapped.linger(link.slot(), link.sender());
                     self.abandon_slot(link.slot(), false);
                 }
@@ -470,12 +481,8 @@ impl Host {
         if self.sockets.news.is_empty() {
             self.take_bells();
         }
-        loop {
-            let fd = self.sockets.news.pop_front()?;
-            if self.sockets.get(fd).is_ok() {
-                return Some(fd);
-            }
-        }
+        let Sockets { all, news, .. } = &mut self.sockets;
+        std::iter::from_fn(|| news.pop_front()).find(|fd| all.contains_key(fd))
     }
 
     /// True when the readiness of a socket may have changed since the last call of this or of [`next_news`](Self::next_news).
@@ -484,11 +491,13 @@ impl Host {
     }
 
     fn take_bells(&mut self) {
-        let Self { mapped, sockets, .. } = self;
+        let Self { mapped, sockets, uses, .. } = self;
         let layout = mapped.region.layout();
         let Some(block) = mapped.region.context(Side::One, APPLICATION) else { return };
         Doorbell::new(block, layout.words_per_group).drain(layout.params.slots, |slot| {
-            sockets.news.extend(sockets.of_slot.get(slot as usize).copied().flatten());
+            if let Some(Use::Open(fd)) = uses.get(slot as usize) {
+                sockets.news.push_back(*fd);
+            }
         });
     }
 
@@ -502,12 +511,6 @@ impl Host {
             Role::Listener(_) => ready::IN | ready::RDNORM,
             Role::Stream(link) => link.stream_readiness(),
         }
-    }
-
-    /// True when a sleeping writer would be woken: the socket is writable or broken. Less space than epoll requires does not wake it.
-    #[must_use]
-    pub fn wakes_writer(&self, fd: Fd) -> bool {
-        self.readiness(fd) & (ready::OUT | ready::ERR | ready::HUP) != 0
     }
 
     /// A value that changes with each byte or connection that arrives, and with each send that found no space. Together with the readiness
@@ -533,35 +536,17 @@ impl Host {
         self.sockets.get(fd).ok()?.peer
     }
 
-    /// `FIONREAD`: bytes that can be read, up to the urgent mark.
-    #[must_use]
-    pub fn unread(&self, fd: Fd) -> usize {
-        self.sockets.get(fd).ok().and_then(Sock::stream).map_or(0, Stream::unread_to_mark)
-    }
-
-    /// `SIOCATMARK`: the next byte is the urgent mark.
-    #[must_use]
-    pub(crate) fn is_at_mark(&self, fd: Fd) -> bool {
-        self.sockets.get(fd).ok().and_then(Sock::stream).is_some_and(Stream::is_at_mark)
-    }
-
     /// The value that `TCP_INQ` adds to a read: the bytes left, plus 1 for the end of the stream. `None` when the option is off.
     #[must_use]
     pub fn left(&self, fd: Fd) -> Option<usize> {
         let sock = self.sockets.get(fd).ok()?;
-        sock.stream().filter(|_| sock.options.tells_unread).map(Stream::left)
-    }
-
-    /// `SIOCOUTQ`: bytes written and not yet acknowledged.
-    #[must_use]
-    pub fn unsent(&self, fd: Fd) -> usize {
-        self.sockets.get(fd).ok().and_then(Sock::stream).map_or(0, Stream::unsent)
+        sock.stream().filter(|_| sock.options.is_on(libc::IPPROTO_TCP, TCP_INQ)).map(Stream::left)
     }
 
     /// The flow record of the connection, while TCP has one.
     #[must_use]
     pub fn flow(&self, fd: Fd) -> Option<FlowId> {
-        self.region.flow_of(self.sockets.get(fd).ok()?.stream()?.slot())
+        self.region.flow_of(self.sockets.stream(fd)?.slot())
     }
 }
 

@@ -5,12 +5,18 @@ use crate::patience::Keepalive;
 use crate::{Config, SlowPath};
 use base::{Duration, Instant};
 use congestion::Algorithm;
+use control::{Congestion, SocketOptions};
 use flow::{FlowId, FlowMut, state};
 use std::net::IpAddr;
 use std::num::NonZeroU64;
 
 /// Bytes: the smallest bound of a receive window that an application can set: Linux's `SOCK_MIN_RCVBUF`.
 pub const RECEIVE_BUFFER_MIN: u32 = 2304;
+
+/// Most seconds that Linux keeps a connection in FIN-WAIT-2 because of `TCP_LINGER2`.
+const LINGER2_MAX: u64 = 120;
+/// Most keepalive probes (`TCP_KEEPCNT`) and SYNs (`TCP_SYNCNT`) that Linux accepts.
+const COUNT_MAX: u8 = 127;
 
 /// Options of one connection. An option that is `None` follows the service's [`Config`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -49,6 +55,44 @@ pub enum Linger2 {
     Wait(Duration),
     /// The orphan does not wait: RST at once, as Linux does for negative values.
     Reset,
+}
+
+/// Options as an application sends them: each number is brought into the range that Linux accepts; 0 stands for an option that is not set.
+impl From<&SocketOptions> for FlowOptions {
+    fn from(told: &SocketOptions) -> Self {
+        let default = Keepalive::default();
+        let seconds =
+            |s: u16, default: Duration| if s == 0 { default } else { Duration::from_secs(u64::from(s)) };
+        let keepalive = Keepalive {
+            idle: seconds(told.keep_idle, default.idle),
+            interval: seconds(told.keep_interval, default.interval),
+            count: if told.keep_count == 0 { default.count } else { told.keep_count.min(COUNT_MAX) },
+        };
+        Self {
+            algorithm: match told.congestion {
+                Congestion::Unset => None,
+                Congestion::Reno => Some(Algorithm::Reno),
+                Congestion::Cubic => Some(Algorithm::Cubic),
+                Congestion::Dctcp => Some(Algorithm::Dctcp),
+            },
+            keepalive: told.keep_alive.then_some(keepalive),
+            user_timeout: (told.user_timeout > 0).then(|| Duration::from_ms(u64::from(told.user_timeout))),
+            max_segment: (told.max_segment > 0).then_some(told.max_segment),
+            receive_buffer: (told.receive_buffer > 0).then_some(told.receive_buffer),
+            max_pacing_rate: NonZeroU64::new(told.max_pacing_rate),
+            linger2: match told.linger2 {
+                0 => None,
+                ..0 => Some(Linger2::Reset),
+                s => Some(Linger2::Wait(Duration::from_secs((s as u64).min(LINGER2_MAX)))),
+            },
+            syn_retries: (told.syn_count > 0).then_some(told.syn_count.min(COUNT_MAX)),
+            defer_accept: (told.defer_accept > 0).then(|| Duration::from_secs(u64::from(told.defer_accept))),
+            // The lowest two bits are ECN's: TCP sets them, not the application.
+            dscp_v4: told.tos >> 2,
+            dscp_v6: told.traffic_class >> 2,
+            may_fragment: told.may_fragment,
+        }
+    }
 }
 
 impl FlowOptions {
@@ -144,5 +188,40 @@ fn switch(now: Instant, parts: &mut FlowMut<'_>, algorithm: Algorithm) {
         parts.rx.set(state::EXACT_ECN);
     } else {
         parts.rx.clear(state::EXACT_ECN);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hostile_numbers_stay_within_what_linux_takes() {
+        let told = SocketOptions {
+            keep_alive: true,
+            keep_idle: u16::MAX,
+            keep_interval: u16::MAX,
+            keep_count: u8::MAX,
+            user_timeout: u32::MAX,
+            max_segment: 1,
+            receive_buffer: 1,
+            max_pacing_rate: u64::MAX,
+            linger2: i16::MAX,
+            syn_count: u8::MAX,
+            defer_accept: u16::MAX,
+            congestion: Congestion::Reno,
+            tos: u8::MAX,
+            traffic_class: u8::MAX,
+            may_fragment: true,
+            reuse_address: true,
+        };
+        let options = FlowOptions::from(&told);
+        assert_eq!(options.keepalive.map(|k| k.count), Some(127));
+        assert_eq!(options.syn_retries, Some(127));
+        assert_eq!((options.dscp_v4, options.dscp_v6), (63, 63));
+        assert_eq!(options.linger2, Some(Linger2::Wait(Duration::from_secs(120))));
+        let reset = FlowOptions::from(&SocketOptions { linger2: i16::MIN, ..told });
+        assert_eq!(reset.linger2, Some(Linger2::Reset));
+        assert_eq!(FlowOptions::from(&SocketOptions::default()), FlowOptions::default());
     }
 }

@@ -172,7 +172,7 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
         return kernel(KernelReason::TooManySockets, Errno::NOBUFS);
     };
     // The ports of grants are held without `SO_REUSEADDR`.
-    let by_grant = match is_shown || sock.settings().is_some_and(|settings| settings.reuses_address()) {
+    let by_grant = match is_shown || options::reuses_address(sock) {
         true => None,
         false => direct::connect(&client, sock, index, plain),
     };

@@ -17,7 +17,7 @@ mod rewait;
 pub use kernel_set::mark;
 pub use nested::{Asleep, SETS_DEEP};
 
-use crate::connect::accept_queue::Queue;
+use crate::connect::accept_queue::Rest;
 use crate::epoll::interest::Interest;
 use crate::process::fork;
 use crate::process::fork_locks::Held;
@@ -420,13 +420,13 @@ impl Set {
         if !context.spin.pays() {
             return Ok(false);
         }
-        let (regions, queues, lonely): (Few<_, 4>, Few<_, 2>, _) = {
+        let (regions, rests, lonely): (Few<_, 4>, Few<_, 2>, _) = {
             let inner = lock(&self.inner);
-            (inner.regions().cloned().collect(), inner.queues().cloned().collect(), inner.is_lonely())
+            (inner.regions().cloned().collect(), inner.rests().cloned().collect(), inner.is_lonely())
         };
         let bells = || regions.iter().filter_map(|region| region.own_bell(context.number));
-        let has_connection = |queue: &Arc<Queue>| queue.accepting().has_any();
-        let has_news = || bells().any(|bell| bell.has_news()) || queues.iter().any(has_connection);
+        let has_news =
+            || bells().any(|bell| bell.has_news()) || rests.iter().any(|rest: &Arc<Rest>| rest.has_any());
         if !(lonely || context.spin.is_patient()) {
             return Ok(context.spin.once(left, has_news));
         }

@@ -13,14 +13,15 @@ use crate::process::visibility::Changing;
 use crate::process::{fd_passing, io_uring, visibility};
 use crate::session::log::{Level, log};
 use crate::session::{self, config};
-use crate::socket::options::{self, Name};
-use crate::socket::{Role, Sock, pending_sockopts, placeholder, reported};
+use crate::socket::{Role, Sock, options, pending_sockopts, placeholder, reported};
 use crate::sys::signal::Deferred;
 use crate::sys::{self, address, cycle_account};
 pub use amounts::{Beside, beside, has_space, held_back, is_at_mark, low_water, unread, unsent};
 use control::KernelReason;
 use cycles::Section;
 use endpoint::Endpoint;
+use endpoint::option_values;
+use endpoint::options::Name;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::net::SocketAddr;
@@ -421,13 +422,7 @@ pub fn shutdown(fd: RawFd, how: i32) -> Handled<()> {
             // As on Linux the attempt to connect ends, whatever `how` says.
             Some(disconnect::give_up(&sock, link))
         }
-        Role::Stream(link) => Some(match how {
-            libc::SHUT_RD => link.shut(true, false),
-            libc::SHUT_WR => link.shut(false, true),
-            libc::SHUT_RDWR => link.shut(true, true),
-            _ => Err(Errno::INVAL),
-        })
-        .inspect(|_| sock.pass_on()),
+        Role::Stream(link) => Some(link.shutdown(how)).inspect(|_| sock.pass_on()),
         Role::Listener(listener) => {
             // Linux stops listening, so the accept queue in shared memory stops, too.
             if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
@@ -483,7 +478,7 @@ pub fn option(fd: RawFd, level: i32, name: i32, out: &mut [u8]) -> Handled<usize
     if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
         && let Some(error) = sock.take_late_error()
     {
-        return Some(Ok(options::put(out, error.raw_os_error())));
+        return Some(Ok(option_values::put(out, &error.raw_os_error().to_ne_bytes())));
     }
     pending_sockopts::tell(&sock, fd)
         .map_or_else(|e| Some(Err(e)), |()| reported::get(&sock, fd, Name { level, name }, out))

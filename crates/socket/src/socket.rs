@@ -24,7 +24,7 @@ use control::{KernelReason, Request};
 use endpoint::lock::thread_number;
 use endpoint::low_water::SoFar;
 use endpoint::stream::ready;
-use endpoint::{Endpoint, flags, state};
+use endpoint::{Endpoint, flags};
 pub use holders::InUse;
 use rustix::io::Errno;
 use std::mem;
@@ -436,12 +436,12 @@ impl Sock {
 
     /// Longest time that a receive may wait (`SO_RCVTIMEO`); `None`: no limit.
     pub fn receive_limit(&self) -> Option<Duration> {
-        lock(&self.moving).settings.as_ref()?.receive_limit
+        lock(&self.moving).settings.as_ref()?.options.receive_limit()
     }
 
     /// Longest time that a send may wait (`SO_SNDTIMEO`); `None`: no limit.
     pub fn send_limit(&self) -> Option<Duration> {
-        lock(&self.moving).settings.as_ref()?.send_limit
+        lock(&self.moving).settings.as_ref()?.options.send_limit()
     }
 
     /// What the socket is ready for: bits of [`ready`].
@@ -489,7 +489,7 @@ impl Sock {
         self.mark(flag::CLOSED, true);
         let (watchers, linger) = {
             let mut moving = lock(&self.moving);
-            let linger = moving.settings.as_ref().and_then(|settings| settings.linger);
+            let linger = moving.settings.as_ref().and_then(|settings| settings.options.linger());
             (mem::take(&mut moving.watchers), linger)
         };
         watchers.sets().for_each(|(set, fd)| set.forget(fd, self));
@@ -548,17 +548,12 @@ impl Sock {
 
     /// The pending error for `SO_ERROR` (an errno, or 0); clears it.
     pub fn take_error(&self) -> i32 {
-        let Some(link) = self.stream() else { return 0 };
-        let _ = link.peer_flags();
-        link.take_error().map_or(0, Errno::raw_os_error)
+        self.stream().and_then(Endpoint::pending_error).map_or(0, Errno::raw_os_error)
     }
 
     /// True for a connection during its handshake.
     pub fn is_connecting(&self) -> bool {
-        self.stream().is_some_and(|link| {
-            let _ = link.peer_flags();
-            link.state() & (state::OPEN | state::OVER) == 0 && !link.is_open()
-        })
+        self.stream().is_some_and(Endpoint::is_connecting)
     }
 }
 

@@ -277,6 +277,7 @@ fn doze(
         limit
     };
     let result = if quiet { block(context, kernel, limit, mask) } else { Ok(0) };
+    rests.iter().for_each(Rest::take_turn);
     asleep.leave();
     context.sleeping.store(false, Ordering::SeqCst);
     each_bell(parties, context.number, |bell| bell.awake());

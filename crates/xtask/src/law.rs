@@ -32,7 +32,7 @@ const LAW: &[(&str, May)] = &[
     ("fastpath", May::Need(&["base", "wire", "port", "shm", "queue", "flow"])),
     ("slowpath", May::Need(&["base", "wire", "shm", "queue", "flow", "congestion", "control"])),
     ("control", May::Need(&["base", "shm"])),
-    ("endpoint", May::Need(&["base", "cycles", "shm", "queue"])),
+    ("endpoint", May::Need(&["base", "cycles", "shm", "queue", "control"])),
     ("socket", May::Need(&["base", "cycles", "shm", "queue", "control", "endpoint"])),
     ("preload", May::Need(&["base", "loader", "socket"])),
     ("service", May::Need(SERVICE)),

@@ -87,6 +87,18 @@ def scribbles_often(w):
         require(w.service.descriptors() <= before + 4, f"{before} descriptors before, {w.service.descriptors()} after")
 
 
+@test("hostile.scribbles_over_its_own_connections", limit_s=120, kernel=False)
+def scribbles_over_its_own_connections(w):
+    """A program that overwrites words of its own regions gets an errno from each call, or a result. The library neither ends it nor hangs."""
+    first = random.SystemRandom().randrange(1 << 32)
+    for seed in range(first, first + 25):
+        said = w.start("hostile-itself", [w.program("hostile"), "127.0.0.1", 0, "itself", seed], accelerated=True).succeed(90)
+        calls = re.search(r"(\d+) calls, over (\d+) areas", said)
+        require(calls and calls[2] != "0", f"seed {seed}: no region to write to: {said!r}")
+    require(w.service.running(), "the service ended")
+    return f"25 seeds from {first}"
+
+
 @test("hostile.holes", limit_s=30, kernel=False)
 def holes(w):
     """No descriptor and no mapping that an application has lets it take pages away from under the others."""

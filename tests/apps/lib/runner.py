@@ -18,7 +18,7 @@ from lib import process, registry
 from lib.world import HERE, World
 
 ROOT = HERE.parent.parent
-MODULES = ("programs", "web", "postgres", "languages", "copying", "handing", "corners", "crowds", "transfers", "deaths", "hostility", "bad_packets", "links", "beside", "claims", "obeyed", "command_line", "starting", "honesty", "profiles", "simulator")
+MODULES = ("programs", "web", "postgres", "languages", "copying", "handing", "corners", "crowds", "transfers", "deaths", "hostility", "accepting", "bad_packets", "links", "beside", "claims", "obeyed", "command_line", "starting", "honesty", "profiles", "simulator")
 SKIPPED, FAILED = 77, 1
 # What workers read and write at once: the number of a test, or its outcome.
 RECORD = 8

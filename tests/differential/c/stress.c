@@ -262,6 +262,8 @@ static int compare(uint64_t seed, int steps) {
     int failed = 0;
     for (int w = 0; w < WORKERS; w++) {
         out[w] = tmpfile();
+        // A worker that hangs is killed: the transcript must end with the call before.
+        setvbuf(out[w], NULL, _IOLBF, 0);
         fflush(stdout);
         if ((child[w] = fork()) == 0) {
             state = seed * 1000003 + (uint64_t)w * 7919 + 1;

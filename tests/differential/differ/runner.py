@@ -21,7 +21,7 @@ def arguments():
     parser = argparse.ArgumentParser(description="Cases and random calls on the kernel and through Towpath, compared.")
     default = Path(os.environ.get("CARGO_TARGET_DIR") or HERE.parent.parent / "target") / "release"
     parser.add_argument("--bin-dir", type=Path, default=default, help="where towpath and libtowpath_preload.so lie")
-    parser.add_argument("--only", action="append", default=[], metavar="CASE", help="group, group.case or group.case@state; may be repeated")
+    parser.add_argument("--only", action="append", default=[], metavar="CASE", help="group, group.case, group.case@state or stress; may be repeated")
     parser.add_argument("--kernel", action="store_true", help="compare the kernel with itself: shows that the cases are right")
     parser.add_argument("--write", action="store_true", help="write the table of docs/compatibility.md")
     parser.add_argument("--stress", type=float, default=20, metavar="SECONDS", help="how long random calls are made (20); 0: not at all")
@@ -110,6 +110,11 @@ def report_whole(options, comparisons, entries, world):
     return failures
 
 
+def is_of(case, name):
+    """True for a case, or a case in one state, of this name or group."""
+    return case == name or case.startswith((f"{name}.", f"{name}@"))
+
+
 def judge_cases(options, program, world):
     began = time.monotonic()
     command = [*(world.prefix() if world else []), program]
@@ -119,6 +124,9 @@ def judge_cases(options, program, world):
     if world:
         cases.find_reasons(comparisons, command, world)
     failures = report_groups(comparisons, unknown)
+    missing = [name for name in options.only if name != "stress" and not any(is_of(c.name, name) for c in comparisons)]
+    if missing:
+        failures += report("only", False, f"no case of that name: {', '.join(missing)}")
     if world:
         failures += report_profiles(comparisons, entries, program, world)
         failures += report_whole(options, comparisons, entries, world)

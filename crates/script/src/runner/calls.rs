@@ -7,7 +7,7 @@ use crate::epoll::Epoll;
 use crate::settings::IpVersion;
 use crate::symbols::{errno, errno_name, event_names};
 use crate::syntax::{Call, Expr, Trouble};
-use sim::{Errno, Fd, Shutdown};
+use sim::{Errno, Fd};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use wire::Endpoint;
 
@@ -93,8 +93,8 @@ impl Runner {
             "sendfile" => Operation::SendFile {
                 socket: self.socket(call, 0)?,
                 file: self.int(call, 1)?,
-                left: self.len(self.arg(call, 3)?)?,
-                done: 0,
+                len: self.len(self.arg(call, 3)?)?,
+                sent: None,
             },
             "poll" => {
                 Operation::Poll { wanted: self.poll_wanted(call)?, until: self.until(self.int(call, 2)?) }
@@ -110,11 +110,11 @@ impl Runner {
     }
 
     fn receive(&self, call: &Call, len: usize, flags: i32) -> Result<Operation, Trouble> {
-        Ok(Operation::Receive { socket: self.socket(call, 0)?, len, done: 0, flags })
+        Ok(Operation::Receive { socket: self.socket(call, 0)?, len, flags, rest: None })
     }
 
-    fn send(&self, call: &Call, left: usize, flags: i32) -> Result<Operation, Trouble> {
-        Ok(Operation::Send { socket: self.socket(call, 0)?, left, done: 0, flags })
+    fn send(&self, call: &Call, len: usize, flags: i32) -> Result<Operation, Trouble> {
+        Ok(Operation::Send { socket: self.socket(call, 0)?, len, flags, sent: None })
     }
 
     /// Total length of the buffers of a `msghdr`, bytes.
@@ -182,13 +182,7 @@ impl Runner {
                 done.map(|()| 0)
             }
             "shutdown" => {
-                let how = match self.int(call, 1)? {
-                    libc::SHUT_RD => Shutdown::Read,
-                    libc::SHUT_WR => Shutdown::Write,
-                    libc::SHUT_RDWR => Shutdown::Both,
-                    _ => return Ok(Err(Errno::INVAL).into()),
-                };
-                let socket = self.socket(call, 0)?;
+                let (socket, how) = (self.socket(call, 0)?, self.int(call, 1)?);
                 self.network.host.shutdown(socket.fd, how).map(|()| 0)
             }
             "close" => self.close(call)?,

@@ -3,13 +3,11 @@
 use super::{Due, File, Runner, Socket};
 use crate::runner::calls::{Answer, Extra};
 use crate::syntax::{Call, Expr, Micros, Trouble};
-use sim::{Errno, Host};
+use sim::{Errno, Host, Receiving};
 use std::net::SocketAddr;
 
 /// Longest time that a call may block if the script gives no end for it, microseconds.
 const SLEEP_MAX: Micros = 10_000_000;
-/// Largest number of bytes given to one `send`.
-const CHUNK: usize = 1 << 20;
 
 /// The rest of a blocking call.
 pub(super) enum Operation {
@@ -17,15 +15,15 @@ pub(super) enum Operation {
     Connect(Socket, SocketAddr),
     Send {
         socket: Socket,
-        left: usize,
-        done: usize,
+        len: usize,
         flags: i32,
+        sent: Option<usize>,
     },
     Receive {
         socket: Socket,
         len: usize,
-        done: usize,
         flags: i32,
+        rest: Option<Receiving>,
     },
     /// A read with NULL as the buffer.
     ReceiveNowhere {
@@ -44,8 +42,8 @@ pub(super) enum Operation {
     SendFile {
         socket: Socket,
         file: i32,
-        left: usize,
-        done: usize,
+        len: usize,
+        sent: Option<usize>,
     },
 }
 
@@ -97,16 +95,6 @@ impl Runner {
         Due { from: at, to: at, is_any: false, tolerance, offset: due.offset }
     }
 
-    /// True when the call is a sleeping writer that the host would not wake yet.
-    fn is_asleep(&self, operation: &Operation) -> bool {
-        match operation {
-            Operation::Send { socket, .. } | Operation::SendFile { socket, .. } => {
-                !self.network.host.wakes_writer(socket.fd)
-            }
-            _ => false,
-        }
-    }
-
     fn check_end(&self, end: Due) -> Result<(), Trouble> {
         self.check_time(end, self.network.now(), "the end of this call")
     }
@@ -115,9 +103,7 @@ impl Runner {
     pub(super) fn retry_pending(&mut self) -> Result<(), Trouble> {
         let Some(mut pending) = self.pending.take() else { return Ok(()) };
         let line = std::mem::replace(&mut self.line, pending.line);
-        let attempt =
-            if self.is_asleep(&pending.operation) { None } else { self.attempt(&mut pending.operation)? };
-        let Some(answer) = attempt else {
+        let Some(answer) = self.attempt(&mut pending.operation)? else {
             self.pending = Some(pending);
             self.line = line;
             return Ok(());
@@ -160,31 +146,20 @@ impl Runner {
                 Err(Errno::ALREADY) if !socket.is_nonblocking => None,
                 done => Some(done.map(|()| 0).into()),
             },
-            Operation::Send { socket, left, done, flags } => send(host, *socket, left, done, *flags),
-            Operation::Receive { socket, len, done, flags } => {
-                let mut bytes = vec![0; *len - *done];
-                match host.receive(socket.fd, &mut bytes, *flags & !libc::MSG_WAITALL) {
-                    Ok(n) => {
-                        if bytes.iter().take(n).any(|byte| *byte != 0) && *flags & libc::MSG_TRUNC == 0 {
-                            return Err(self.fail("bytes were read that nobody sent"));
-                        }
-                        *done += n;
-                        let all = *flags & libc::MSG_WAITALL != 0;
-                        let is_enough = *done >= host.receive_target(socket.fd, *len, all);
-                        let is_once = *flags & (libc::MSG_PEEK | libc::MSG_OOB) != 0;
-                        let is_all = n == 0 || is_enough || is_once || dontwait(*socket, *flags);
-                        let extra = Extra::Left(host.left(socket.fd));
-                        is_all.then_some(Answer { result: Ok(*done as i64), extra })
-                    }
-                    // Reading an urgent byte never blocks.
-                    Err(Errno::AGAIN) if *flags & libc::MSG_OOB == 0 && !dontwait(*socket, *flags) => None,
-                    Err(_) if *done > 0 => Some(Ok(*done as i64).into()),
-                    Err(errno) => Some(Err(errno).into()),
+            Operation::Send { socket, len, flags, sent } => send(host, *socket, *len, *flags, sent),
+            Operation::Receive { socket, len, flags, rest } => {
+                let mut bytes = vec![0; *len];
+                let result =
+                    host.receive_on(socket.fd, &mut bytes, *flags | at_once(*socket), rest).transpose();
+                if matches!(result, Some(Ok(_))) && bytes.iter().any(|byte| *byte != 0) {
+                    return Err(self.fail("bytes were read that were never sent"));
                 }
+                let extra = Extra::Left(host.left(socket.fd));
+                result.map(|result| Answer { result: result.map(|n| n as i64), extra })
             }
             Operation::ReceiveNowhere { socket, flags } => {
                 match host.receive(socket.fd, &mut [0], *flags & libc::MSG_DONTWAIT | libc::MSG_PEEK) {
-                    Err(Errno::AGAIN) if !dontwait(*socket, *flags) => None,
+                    Err(Errno::AGAIN) if (*flags | at_once(*socket)) & libc::MSG_DONTWAIT == 0 => None,
                     Ok(0) => Some(Ok(0).into()),
                     Ok(_) => Some(Err(Errno::FAULT).into()),
                     Err(errno) => Some(Err(errno).into()),
@@ -207,14 +182,14 @@ impl Runner {
                 (!found.is_empty() || is_over)
                     .then_some(Answer { result: Ok(found.len() as i64), extra: Extra::Epoll(found) })
             }
-            Operation::SendFile { socket, file, left, done } => {
-                let Some(File::Zeros { len, at }) = self.files.get_mut(file) else {
+            Operation::SendFile { socket, file, len, sent } => {
+                let Some(File::Zeros { len: size, at }) = self.files.get_mut(file) else {
                     return Ok(Some(Err(Errno::BADF).into()));
                 };
-                *left = (*left).min(len.saturating_sub(*at));
-                let before = *done;
-                let answer = send(host, *socket, left, done, 0);
-                *at += *done - before;
+                let len = (*len).min(size.saturating_sub(*at));
+                let answer = send(host, *socket, len, 0, sent);
+                let result = answer.as_ref().map(|answer| answer.result);
+                *at += result.and_then(Result::ok).map_or(0, |n| n as usize);
                 answer
             }
         })
@@ -268,24 +243,13 @@ impl Runner {
     }
 }
 
-/// Sends zeros until all are sent or no more are accepted.
-fn send(host: &mut Host, socket: Socket, left: &mut usize, done: &mut usize, flags: i32) -> Option<Answer> {
-    loop {
-        if *left == 0 {
-            return Some(Ok(*done as i64).into());
-        }
-        match host.send(socket.fd, &vec![0; (*left).min(CHUNK)], flags) {
-            Ok(n) => {
-                *done += n;
-                *left -= n.min(*left);
-            }
-            Err(Errno::AGAIN) if !dontwait(socket, flags) => return None,
-            Err(_) if *done > 0 => return Some(Ok(*done as i64).into()),
-            Err(errno) => return Some(Err(errno).into()),
-        }
-    }
+/// Sends `len` zeros.
+fn send(host: &mut Host, socket: Socket, len: usize, flags: i32, sent: &mut Option<usize>) -> Option<Answer> {
+    let result = host.send_on(socket.fd, &vec![0; len], flags | at_once(socket), sent).transpose()?;
+    Some(result.map(|n| n as i64).into())
 }
 
-fn dontwait(socket: Socket, flags: i32) -> bool {
-    socket.is_nonblocking || flags & libc::MSG_DONTWAIT != 0
+/// The flag with which calls of this socket do not wait, if it is non-blocking.
+fn at_once(socket: Socket) -> i32 {
+    if socket.is_nonblocking { libc::MSG_DONTWAIT } else { 0 }
 }

@@ -5,7 +5,7 @@
 
 use crate::listen::table::{Listener, Listeners, Origin};
 use crate::local::port_need::For;
-use crate::memory::region::{AppRegion, Connection, PairRegion, Stage};
+use crate::memory::region::{AppRegion, Connection, GrantKey, PairRegion, Stage};
 use crate::memory::slot_key::SlotKey;
 use crate::registry::Registry;
 use base::limits::SLOTS_MAX;
@@ -60,7 +60,7 @@ impl PairRegion {
         &self,
         slot: u32,
         is_used: impl FnOnce() -> bool,
-        waits: impl FnOnce((u32, u32)) -> bool,
+        waits: impl FnOnce(GrantKey) -> bool,
     ) -> bool {
         let released = |half: &shm::Half| half.flags.load(SeqCst) & RELEASED != 0;
         let both = || self.region.slot(slot).is_some_and(|s| s.half.iter().all(released));
@@ -134,7 +134,7 @@ impl Registry {
     ) -> Vec<Grant> {
         let room = self.room_to_lend(parties).min(grants_most());
         let Some(pair) = self.pairs.get(&region) else { return Vec::new() };
-        let is_of = |c: &Connection| c.grant.is_some_and(|(queue, _)| queue == id);
+        let is_of = |c: &Connection| c.grant.is_some_and(|key| key.queue == id);
         let lent: Vec<(u32, bool)> =
             pair.lent_between(source, local).map(|(slot, c)| (slot, is_of(c))).collect();
         let mut grants: Vec<Grant> = lent
@@ -199,13 +199,13 @@ impl Registry {
         let incoming = (Origin::Pair(region, slot), record);
         let grant = listener.grants.take(incoming).ok()?;
         listener.memory.write(grant, record.to_words());
-        connection.grant = Some((id, grant));
+        connection.grant = Some(GrantKey { queue: id, grant });
         Some(Grant { grant, slot, port: peer.port() })
     }
 
     /// A slot is no longer lent: its grant is free.
-    pub fn end_grant(&mut self, grant: Option<(u32, u32)>) {
-        if let Some((queue, grant)) = grant
+    pub fn end_grant(&mut self, grant: Option<GrantKey>) {
+        if let Some(GrantKey { queue, grant }) = grant
             && let Some(listener) = self.listeners.all.get_mut(&queue)
         {
             listener.queue().withdraw(grant);
@@ -214,8 +214,8 @@ impl Registry {
     }
 
     /// True when a grant is in its queue, or a process is accepting it.
-    pub fn is_waiting(listeners: &Listeners, (queue, grant): (u32, u32)) -> bool {
-        listeners.all.get(&queue).is_some_and(|listener| !listener.queue().is_idle(grant))
+    pub fn is_waiting(listeners: &Listeners, key: GrantKey) -> bool {
+        listeners.all.get(&key.queue).is_some_and(|listener| !listener.queue().is_idle(key.grant))
     }
 
     /// How many more lent sockets both parties may have.
@@ -275,7 +275,7 @@ impl Registry {
             lines.half[1].flags.fetch_and(!LENT, SeqCst);
         }
         match waiting {
-            Some((queue, grant)) => {
+            Some(GrantKey { queue, grant }) => {
                 listeners.all.get_mut(&queue).into_iter().for_each(|l| l.single.push_back(grant));
             }
             None => self.end_grant(grant),

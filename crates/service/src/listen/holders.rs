@@ -8,7 +8,7 @@ use control::{AcceptRecord, Left, Push, Reply};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use shm::half_flags::{ACCEPTED, RELEASED};
-use shm::{Half, Side};
+use shm::{Half, Side, TRUST};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -34,9 +34,20 @@ impl Registry {
         self.applications.values().filter(|a| self.accepts(a.id, listener))
     }
 
-    /// True when some process may accept from a listener.
+    /// True when some process may accept from a listener, or a child of such a process that was just forked.
     pub fn has_acceptors(&self, listener: &Listener) -> bool {
-        self.accepts(listener.home.application, listener) || self.acceptors(listener).next().is_some()
+        self.accepts(listener.home.application, listener)
+            || self.acceptors(listener).next().is_some()
+            || listener.holders.iter().any(|holder| self.awaits_child(*holder))
+    }
+
+    /// True when a process of the family has taken a holder bit for a child, which has not said hello yet.
+    fn awaits_child(&self, application: u32) -> bool {
+        let Some(root) = self.family_of(application) else { return false };
+        let region = self.regions.values().find(|r| r.owner == root);
+        let taken = region.map_or(0, |r| r.memory.region().header().holders_taken.load(Ordering::Acquire));
+        let known = self.families.get(&root).map_or(0, |family| family.holders);
+        taken & !(known | TRUST) != 0
     }
 
     /// A process accepts no more from a listener.
@@ -177,7 +188,7 @@ impl Registry {
         self.keep_slot(&left);
         self.note_accepted(&incoming);
         let held = self.hold_unused(left, [local, peer]);
-        let carried = held.and_then(|trust| Some((trust, self.carry_unused(trust, own, id))));
+        let carried = held.map(|trust| (trust, self.carry_unused(trust, own, id)));
         match carried {
             Some((_, Some((_, slot)))) => {
                 Answer::plain(Reply::Moved { slot, local, peer, shut_read: false, shut_write: false })
@@ -232,13 +243,14 @@ impl Registry {
         }
     }
 
-    /// Processes that own regions of connections that wait in queues, or are being accepted: perhaps no process of their family lives.
+    /// Processes that own regions of connections that wait in queues, or for room there. Perhaps no process of their family lives: another
+    /// holder of the socket may accept them.
     pub fn owners_of_unaccepted(&self) -> Vec<u32> {
         let queued = self.listeners.all.values().flat_map(|l| {
             let of_queue = l.grants.iter().filter(|(grant, _)| !l.queue().is_idle(*grant));
-            of_queue
-                .map(|(_, (_, record))| record.region)
-                .chain(l.waiting.iter().map(|(_, record)| record.region))
+            let of_queue =
+                of_queue.map(|(_, incoming)| incoming).filter(|incoming| self.is_unaccepted(incoming));
+            of_queue.chain(&l.waiting).map(|(_, record)| record.region)
         });
         let owner = |region: u32| {
             let of_pair = || Some(self.pairs.get(&region)?.parties[Side::One.index()]);

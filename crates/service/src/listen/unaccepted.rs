@@ -56,7 +56,7 @@ impl Registry {
     }
 
     /// True when no process has accepted the connection.
-    fn is_unaccepted(&self, incoming: &Incoming) -> bool {
+    pub fn is_unaccepted(&self, incoming: &Incoming) -> bool {
         let half = self.acceptors_half(incoming);
         half.is_some_and(|half| half.flags.load(Ordering::Acquire) & (ACCEPTED | RELEASED) == 0)
     }

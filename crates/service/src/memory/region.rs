@@ -118,6 +118,15 @@ pub enum Stage {
     Lent,
 }
 
+/// Name of a grant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GrantKey {
+    /// Id of the accept queue.
+    pub queue: u32,
+    /// Number of the grant there.
+    pub grant: u32,
+}
+
 /// A connection inside this host.
 #[derive(Debug)]
 pub struct Connection {
@@ -127,8 +136,8 @@ pub struct Connection {
     pub applications: [u32; 2],
     /// How far the connection has come.
     pub stage: Stage,
-    /// Of a lent slot: the accept queue that it is lent for, and the number of the grant there.
-    pub grant: Option<(u32, u32)>,
+    /// Of a lent slot: its grant in the accept queue that it is lent for.
+    pub grant: Option<GrantKey>,
 }
 
 /// A connection that the service copies between two application regions.

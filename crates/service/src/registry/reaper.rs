@@ -134,10 +134,11 @@ impl Registry {
     pub fn reap(&mut self, offender: bool) -> Option<Instant> {
         let now = self.now;
         let (mut next, mut over, mut expired) = (self.settle_trusts(), Vec::new(), Vec::new());
-        let unaccepted = self.owners_of_unaccepted();
+        // The service must find the family of a connection that another holder of a socket may accept.
+        let awaited: HashSet<u32> =
+            self.owners_of_unaccepted().into_iter().filter_map(|owner| self.family_of(owner)).collect();
         for (id, family) in &mut self.families {
-            let mut waits = self.trusts.has_family(*id)
-                || unaccepted.iter().any(|owner| family.members.contains_key(owner));
+            let mut waits = self.trusts.has_family(*id) || awaited.contains(id);
             for member in family.members.values_mut() {
                 match member.ghost {
                     // All unknown holders have said hello.

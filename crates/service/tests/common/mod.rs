@@ -1,8 +1,11 @@
 //! A service in a thread and a small application that speaks `control` and `queue` directly.
 
+pub mod accepting;
+
+use crate::common::accepting::Queues;
 use control::{
-    AcceptRecord, Lent, Line, PROTOCOL, Parent, Push, RECORD_LEN, RegionInfo, Reply, Report, Request,
-    SocketOptions, ToApplication, ToService, Unlisten, Welcome,
+    Lent, Line, PROTOCOL, Parent, Push, RegionInfo, Reply, Report, Request, SocketOptions, ToApplication,
+    ToService, Welcome,
 };
 use queue::pages::{Pool, class_of};
 use queue::stream::{Sender, consumed, raise, readable, watch, watcher};
@@ -22,7 +25,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-pub const PATIENCE: Duration = Duration::from_secs(5);
+/// A test that waits longer than this hangs.
+pub const PATIENCE: Duration = Duration::from_secs(30);
 const POPULATED: usize = 1 << 20;
 
 /// A service in a thread, which is open. It is opened there, too: that thread and what it starts give up what the service does not need,
@@ -132,6 +136,12 @@ pub struct Conn {
     pub tail: u64,
 }
 
+impl Conn {
+    pub fn new(region: u32, slot: u32, side: usize) -> Self {
+        Self { region, slot, side, sender: Sender::default(), tail: 0 }
+    }
+}
+
 /// One application process with one context.
 pub struct App {
     pub line: Line,
@@ -154,6 +164,10 @@ pub struct App {
     /// Of the last connection: it is to be announced.
     pub deferred: bool,
     pub pools: HashMap<u32, Pool>,
+    /// Accept queues.
+    pub queues: Queues,
+    /// Of the sleepers at a queue that say so one is woken at a time.
+    pub is_exclusive: bool,
     number: u32,
     pub context: u32,
 }
@@ -233,6 +247,8 @@ impl App {
             local: None,
             deferred: false,
             pools: HashMap::new(),
+            queues: Queues::default(),
+            is_exclusive: false,
             number: 10,
             context,
         }
@@ -245,11 +261,6 @@ impl App {
 
     pub fn ask(&mut self, what: Request) -> (Reply, Vec<OwnedFd>) {
         self.ask_showing(what, &[])
-    }
-
-    /// Ends an accept queue of its region.
-    pub fn unlisten(&mut self, slot: u32, because: Unlisten) -> (Reply, Vec<OwnedFd>) {
-        self.ask(Request::Unlisten { region: self.info.id, slot, because })
     }
 
     /// Asks with descriptors.
@@ -288,21 +299,10 @@ impl App {
         }
     }
 
-    pub fn listen(&mut self, socket: &TcpListener, backlog: u32) -> u32 {
-        self.try_listen(socket, backlog).unwrap()
-    }
-
-    pub fn try_listen(&mut self, socket: &TcpListener, backlog: u32) -> Result<u32, Reply> {
-        let (reply, _) = self.ask_showing(Request::Listen { sock: 1, backlog }, &[socket.as_fd()]);
-        let (Reply::Listening { slot } | Reply::Joined { slot, .. }) = reply else { return Err(reply) };
-        watch(&self.region.slot(slot).unwrap().half[1], Some(self.context));
-        Ok(slot)
-    }
-
     pub fn try_connect(&mut self, to: SocketAddr) -> Result<Conn, Reply> {
         let connect =
             |has_looked| Request::Connect { remote: to, options: SocketOptions::default(), has_looked };
-        let (reply, fds) = match self.ask(connect(false)) {
+        let (reply, mut fds) = match self.ask(connect(false)) {
             // Its tests have no rings.
             (Reply::Look { .. }, _) => self.ask(connect(true)),
             other => other,
@@ -310,12 +310,12 @@ impl App {
         let Reply::Connecting { region: info, slot, lent, deferred, local } = reply else {
             return Err(reply);
         };
-        (self.lent, self.deferred, self.local) = (lent, deferred, Some(local));
+        self.keep_lent(lent, &mut fds);
+        (self.deferred, self.local) = (deferred, Some(local));
         if info.pair {
             self.map(info, fds);
         }
-        let side = usize::from(info.side);
-        let conn = Conn { region: info.id, slot, side, sender: Sender::default(), tail: 0 };
+        let conn = Conn::new(info.id, slot, usize::from(info.side));
         self.own_half(&conn, |half| watch(half, Some(self.context)));
         Ok(conn)
     }
@@ -345,35 +345,6 @@ impl App {
     pub fn peer_flags(&self, conn: &Conn) -> u32 {
         let slot = self.region_of(conn.region).slot(conn.slot).unwrap();
         slot.half[conn.side ^ 1].flags.load(Ordering::Acquire)
-    }
-
-    /// The next record of an accept queue read so far up to `tail`.
-    pub fn accept(&mut self, slot: u32, tail: &mut u64) -> Option<(Conn, AcceptRecord)> {
-        let mut bytes = [0; RECORD_LEN];
-        let [peer, own] = &self.region.slot(slot).unwrap().half;
-        let found = readable(peer, *tail, self.info.data_len).unwrap()?;
-        let [(a, n), (b, m)] = found.ring.spans(*tail, RECORD_LEN);
-        self.region.read(Side::Zero, a, &mut bytes[..n]);
-        self.region.read(Side::Zero, b, &mut bytes[n..n + m]);
-        *tail += RECORD_LEN as u64;
-        if consumed(own, peer, *tail) {
-            self.ring_service(slot);
-        }
-        let record = AcceptRecord::from_bytes(&bytes).unwrap();
-        if record.region != self.info.id && !self.pairs.contains_key(&record.region) {
-            let (reply, fds) = self.ask(Request::Region { region: record.region });
-            let Reply::Region(info) = reply else { panic!("{reply:?}") };
-            self.map(info, fds);
-        }
-        let conn = Conn {
-            region: record.region,
-            slot: record.slot,
-            side: usize::from(record.side),
-            sender: Sender::default(),
-            tail: 0,
-        };
-        self.own_half(&conn, |half| watch(half, Some(self.context)));
-        Some((conn, record))
     }
 
     /// Tells the service of news in a slot of the application region.
@@ -420,7 +391,7 @@ impl App {
         n
     }
 
-    /// Puts what fits now into the ring, and tells nobody.
+    /// Puts what fits now into the ring, and rings no bell.
     pub fn publish(&mut self, conn: &mut Conn, bytes: &[u8]) -> usize {
         let own_region = conn.region == self.info.id;
         let pool = self.pools.entry(conn.region).or_default();
@@ -531,24 +502,34 @@ impl App {
 
     /// Sleeps as the library does; true when woken by an eventfd or the control line.
     pub fn sleep(&mut self, most: Duration) -> bool {
-        let bells: Vec<_> = std::iter::once((&self.region, 1))
+        let woken = !self.is_news() && self.is_woken_within(most);
+        self.stay_awake();
+        woken
+    }
+
+    fn doorbells(&self) -> impl Iterator<Item = (Doorbell<'_>, u32)> {
+        std::iter::once((&self.region, 1))
             .chain(self.pairs.values().map(|(r, i)| (r, usize::from(i.side))))
             .filter_map(|(r, s)| Some((Doorbell::of(r, side(s), self.context)?, r.layout().params.slots)))
-            .collect();
-        let mut news = false;
-        for (bell, _) in &bells {
+    }
+
+    /// Announces sleep everywhere. True: there is news, so it must not sleep.
+    pub fn is_news(&self) -> bool {
+        let mut news = self.has_connection();
+        for (bell, _) in self.doorbells() {
             news |= !bell.prepare_sleep();
         }
-        let mut woken = false;
-        if !news {
-            woken = self.is_woken_within(most);
-        }
-        for (bell, slots) in bells {
+        news
+    }
+
+    /// Sleeps no more, and takes all news in.
+    pub fn stay_awake(&mut self) {
+        for (bell, slots) in self.doorbells() {
             bell.awake();
             bell.drain(slots, |_| ());
         }
+        self.awake();
         self.listen_to_pushes();
-        woken
     }
 
     /// True when an eventfd or the control line wakes the process within that time.
@@ -563,17 +544,6 @@ impl App {
         let end = Instant::now() + PATIENCE;
         while !f(self) {
             assert!(Instant::now() < end, "{what}");
-            self.sleep(Duration::from_millis(10));
-        }
-    }
-
-    pub fn accept_wait(&mut self, slot: u32, tail: &mut u64) -> (Conn, AcceptRecord) {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            if let Some(found) = self.accept(slot, tail) {
-                return found;
-            }
-            assert!(Instant::now() < end, "nobody to accept");
             self.sleep(Duration::from_millis(10));
         }
     }

@@ -108,7 +108,10 @@ impl Queue {
     /// Wakes the sleepers that must hear of one more connection.
     pub fn wake(&self, client: &Client) {
         let mut sleepers: Few<Sleeper, 4> = Few::default();
-        self.accepting().wake(|sleeper| sleepers.push(sleeper));
+        self.accepting().wake(|sleeper| {
+            sleepers.push(sleeper);
+            true
+        });
         let mut asked = 0;
         for sleeper in sleepers.iter() {
             let (application, context) = (sleeper.application, u32::from(sleeper.context));
@@ -172,6 +175,28 @@ impl Rest {
         self.queue.accepting().prepare_sleep(self.place)
     }
 
+    /// As [`Self::prepare_sleep`], for an epoll set that may be exclusive.
+    #[must_use]
+    pub fn prepare_sets_sleep(&self) -> bool {
+        match self.sleeper.is_exclusive {
+            true => self.queue.accepting().prepare_exclusive_sleep(self.place),
+            false => self.prepare_sleep(),
+        }
+    }
+
+    /// True when a connection waits for an epoll set that rests here, exclusive or not.
+    pub fn has_any(&self) -> bool {
+        match self.sleeper.is_exclusive {
+            true => self.queue.accepting().has_for(self.place),
+            false => self.queue.accepting().has_any(),
+        }
+    }
+
+    /// The thread is about to look for connections itself.
+    pub fn take_turn(&self) {
+        self.queue.accepting().take_turn(self.place);
+    }
+
     /// As [`Self::prepare_sleep`], for a thread that looks at the queue afterwards.
     pub fn announce_sleep(&self) {
         self.queue.accepting().announce_sleep(self.place);
@@ -186,8 +211,11 @@ impl Rest {
 impl Drop for Rest {
     fn drop(&mut self) {
         // In a forked child the place is still the parent's.
-        if self.generation == fork::generation() {
-            self.queue.accepting().unregister(self.place, self.sleeper);
+        if self.generation == fork::generation()
+            && self.queue.accepting().unregister(self.place, self.sleeper)
+            && let Some(client) = session::present()
+        {
+            self.queue.wake(&client);
         }
     }
 }

@@ -71,6 +71,7 @@ pub fn connect(client: &Client, sock: &Sock, index: u32, remote: SocketAddr) -> 
     let (own, peer) = link.halves();
     own.flags.store(OPEN, Ordering::Release);
     peer.flags.store(OPEN | LENT, Ordering::Release);
+    queue.accepting().note_moment(cycles::moment());
     if !queue.accepting().push(grant) {
         link.block().region.store(0, Ordering::Release);
         mapped.lease.give_back(mapped, remote, slot);

@@ -24,6 +24,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
 
+/// Most grants that one `accept` takes out of a queue in vain. A hostile holder could put in more without end.
+const USELESS_MOST: u32 = 4096;
+
 /// A listening socket.
 #[derive(Debug)]
 pub struct Listener {
@@ -316,8 +319,11 @@ fn admit(
 fn try_queue(sock: &Arc<Sock>, queue: &Queue, flags: i32) -> Result<Option<Accepted>, Errno> {
     let client = session::present().ok_or(Errno::CONNABORTED)?;
     let mut place = Place::new(sock, queue, flags)?;
+    let mut useless = 0;
     let result = loop {
-        let Some(grant) = queue.accepting().claim(client.application()) else { break Ok(None) };
+        let is_over = useless == USELESS_MOST;
+        let claimed = if is_over { None } else { queue.accepting().claim(client.application()) };
+        let Some(grant) = claimed else { break Ok(None) };
         let found = match locate(&client, queue, grant, &mut place) {
             Ok(found) => found,
             Err(e) => {
@@ -336,6 +342,7 @@ fn try_queue(sock: &Arc<Sock>, queue: &Queue, flags: i32) -> Result<Option<Accep
         if !matches!(admitted, Ok(None)) {
             break admitted;
         }
+        useless += 1;
     };
     place.give_back()?;
     result

@@ -118,7 +118,7 @@ struct Listening {
     /// Number of connections that had come at the last look.
     arrivals: u32,
     /// The set's place among those that sleep at the queue.
-    rest: Option<Rest>,
+    rest: Option<Arc<Rest>>,
 }
 
 /// The accelerated sockets of one epoll set.
@@ -418,8 +418,8 @@ impl Interest {
                 (0..items.len() as u32).for_each(news);
             }
         }
+        self.look_at_queues(now);
         self.queue_fresh();
-        self.look_at_queues();
         if dead {
             self.enqueue_all();
         }
@@ -427,21 +427,29 @@ impl Interest {
     }
 
     /// Queues the listeners with connections to accept.
-    fn look_at_queues(&mut self) {
+    fn look_at_queues(&mut self, now: u32) {
         for at in 0..self.listeners.len() {
-            let Listening { item, queue, arrivals, .. } = &mut self.listeners[at];
+            let Listening { item, queue, arrivals, rest } = &mut self.listeners[at];
             let (i, queue) = (*item, queue.accepting());
-            if !queue.has_any() {
+            let age = now.wrapping_sub(queue.look());
+            if !rest.as_ref().map_or_else(|| queue.has_any(), |rest| rest.has_any()) {
                 continue;
             }
             let is_new = std::mem::replace(arrivals, queue.arrivals()) != queue.arrivals();
-            if is_new { self.enqueue(i) } else { self.queue(i) }
+            let Some(item) = self.items.get_mut(i as usize).and_then(Option::as_mut) else { continue };
+            if self.counts && is_new && item.due().is_some() {
+                self.edges += 1;
+            }
+            if !item.queued {
+                item.queued = true;
+                self.fresh.push((age, i));
+            }
         }
     }
 
-    /// The accept queues of the set's listeners.
-    pub fn queues(&self) -> impl Iterator<Item = &Arc<Queue>> {
-        self.listeners.iter().map(|listening| &listening.queue)
+    /// The set's places at the accept queues of its listeners.
+    pub fn rests(&self) -> impl Iterator<Item = &Arc<Rest>> {
+        self.listeners.iter().filter_map(|listening| listening.rest.as_ref())
     }
 
     /// Moves `fresh` to the queue, oldest news first, whatever bit and region the news came by.
@@ -473,16 +481,16 @@ impl Interest {
                 let is_exclusive = events & libc::EPOLLEXCLUSIVE as u32 != 0;
                 // First: the place is free for the new one.
                 *rest = None;
-                *rest = Rest::new(queue, &context.client, context.number, is_exclusive);
+                *rest = Rest::new(queue, &context.client, context.number, is_exclusive).map(Arc::new);
             }
-            rest.as_ref().is_none_or(Rest::prepare_sleep)
+            rest.as_ref().is_none_or(|rest| rest.prepare_sets_sleep())
         })
     }
 
     /// Withdraws [`Self::arm`]: no thread sleeps in `context` any more.
     pub fn disarm(&self, context: u32) {
         self.regions().filter_map(|m| m.own_bell(context)).for_each(|bell| bell.awake());
-        self.listeners.iter().filter_map(|listening| listening.rest.as_ref()).for_each(Rest::awake);
+        self.listeners.iter().filter_map(|listening| listening.rest.as_ref()).for_each(|rest| rest.awake());
     }
 
     /// From now on [`Self::edges`] is counted.

@@ -35,7 +35,7 @@ pub struct Beside {
 /// The ancillary data that a `recvmsg` on `fd` is to return.
 pub fn beside(fd: RawFd) -> Beside {
     let Some(sock) = SOCKS.pin(fd) else { return Beside::default() };
-    let stamp = || sock.settings()?.stamp();
+    let stamp = || sock.settings()?.options.stamp();
     Beside {
         stamp: if sock.has(flag::TELLS_TIME) { stamp() } else { None },
         left: connection(&sock).filter(|_| sock.has(flag::TELLS_UNREAD)).map(Endpoint::left),

@@ -9,6 +9,8 @@ use control::Request;
 use endpoint::host::{Host, Process};
 use endpoint::region::Mapped;
 use queue::Violation;
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use std::time::{Duration, Instant};
 
 /// Longest wait for another thread of this process that populates memory: 128 MiB take about 50 ms.
@@ -41,8 +43,10 @@ impl Process for ThisProcess {
         if !detached::may(libc::SYS_kill) {
             return false;
         }
-        let pid = rustix::process::Pid::from_raw(thread as i32);
-        pid.is_none_or(|pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
+        // A number that no thread can have: the process has overwritten its own block.
+        let Some(pid) = i32::try_from(thread).ok().and_then(Pid::from_raw) else { return true };
+        // Before the first fork no other process shares the lock.
+        test_kill_process(pid) == Err(Errno::SRCH) || !fork::may_dispute() && !sys::has_thread(thread)
     }
 
     fn is_cut_off(&self) -> bool {

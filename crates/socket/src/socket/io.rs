@@ -9,8 +9,8 @@ use crate::sys::{self, cycle_account};
 use crate::wait::{self, Patience, Restarts, cancel};
 use control::KernelReason;
 use cycles::Section;
-use endpoint::low_water::SoFar;
-use endpoint::stream::{How, Progress, Said, ready};
+use endpoint::receive_wait::{Amount, Received, Receiving};
+use endpoint::stream::{Progress, Said, ready};
 use endpoint::{Endpoint, state};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
@@ -68,94 +68,37 @@ pub fn discard(fd: RawFd, len: usize, flags: i32) -> Handled<usize> {
     })
 }
 
-/// How many bytes a call receives.
-#[derive(Clone, Copy)]
-struct Amount {
-    /// It receives no more.
-    total: usize,
-    /// It waits for no more.
-    enough: usize,
-}
-
-fn receive_total(
-    fd: RawFd,
-    buffers: &mut [&mut [u8]],
-    Amount { total, enough }: Amount,
-    flags: i32,
-) -> Handled<usize> {
+fn receive_total(fd: RawFd, buffers: &mut [&mut [u8]], amount: Amount, flags: i32) -> Handled<usize> {
     let sock = SOCKS.pin(fd)?;
-    let link = sock.stream()?;
-    if flags & libc::MSG_OOB != 0 {
-        return Some(link.pull_urgent(buffers, flags & libc::MSG_PEEK != 0));
-    }
-    if flags & libc::MSG_ERRQUEUE != 0 {
-        return Some(Err(Errno::AGAIN));
-    }
-    let how = How {
-        peek: flags & libc::MSG_PEEK != 0,
-        discard: if flags & libc::MSG_TRUNC != 0 { total } else { 0 },
-    };
-    let target = || link.target(total, flags & libc::MSG_WAITALL != 0).min(enough);
-    let patient = flags & libc::MSG_DONTWAIT == 0;
-    match link.pull(buffers, 0, how) {
-        Ok(Progress::Done(n)) if n == total || n == 0 || !patient || n >= target() => Some(Ok(n)),
-        Err(e) => Some(Err(e)),
-        Ok(Progress::Wait) if !patient || sock.is_nonblocking() => Some(Err(Errno::AGAIN)),
-        Ok(Progress::Done(n)) if sock.is_nonblocking() => Some(Ok(n)),
-        Ok(first) => {
-            let done = if let Progress::Done(n) = first { n } else { 0 };
-            let target = target();
+    Some(match sock.stream()?.receive(buffers, amount, flags, || sock.is_nonblocking()) {
+        Ok(Received::Done(n)) => Ok(n),
+        Ok(Received::Wait(rest)) => {
             // Drop the table pin before blocking, so that close() and reuse of this descriptor are not delayed.
             let shared = sock.share();
             drop(sock);
-            Some(receive_slowly(&shared, buffers, how, done, target))
+            receive_slowly(&shared, buffers, rest)
         }
-    }
+        Err(e) => Err(e),
+    })
 }
 
-/// Goes on after `done` bytes until `target` bytes have come. After an error it returns what came before; the next call reports the error.
-fn receive_slowly(
-    sock: &Arc<Sock>,
-    buffers: &mut [&mut [u8]],
-    how: How,
-    mut done: usize,
-    target: usize,
-) -> Result<usize, Errno> {
+/// Waits until the rest of a receive is over.
+fn receive_slowly(sock: &Arc<Sock>, buffers: &mut [&mut [u8]], mut rest: Receiving) -> Result<usize, Errno> {
     let link = sock.stream().ok_or(Errno::NOTCONN)?;
     let _open = sock.begin_use()?;
     let deadline = sock.receive_limit().map(|t| Instant::now() + t);
     // A call for one byte does not wait after its first piece: no signal need be put off.
-    let deferred = if target > 1 { Deferred::begin() } else { None };
-    // With bytes in hand the call neither reads past urgent data nor takes an error.
-    let is_cut = |done| done > 0 && (link.is_at_mark() || link.is_over() && link.unread() == 0);
-    while !is_cut(done) {
-        let so_far = SoFar { done, peeked: if how.peek { done } else { 0 } };
-        match wait::for_more(sock, so_far, patience(deadline, done, deferred.as_ref())) {
-            Err(_) if done > 0 => break,
+    let deferred = if rest.target > 1 { Deferred::begin() } else { None };
+    while !rest.is_cut(link) {
+        match wait::for_more(sock, rest.so_far(), patience(deadline, rest.done, deferred.as_ref())) {
+            Err(_) if rest.done > 0 => break,
             result => result?,
         }
-        if is_cut(done) {
-            break;
-        }
-        // Peeked bytes are still there; without any beyond them there is nothing new.
-        if so_far.peeked > 0 && !sock.has_more(so_far) {
-            continue;
-        }
-        let skip = if how.peek { 0 } else { done };
-        let left = How { discard: how.discard.saturating_sub(skip), ..how };
-        match link.pull(buffers, skip, left) {
-            Ok(Progress::Wait) => {}
-            // The end of the stream, or no more bytes to peek at.
-            Ok(Progress::Done(n)) if n == 0 || skip + n == done => break,
-            Ok(Progress::Done(n)) => done = skip + n,
-            Err(_) if done > 0 => break,
-            Err(e) => return Err(e),
-        }
-        if done >= target {
+        if rest.go_on(link, buffers)? {
             break;
         }
     }
-    Ok(done)
+    Ok(rest.done)
 }
 
 /// `send` and all its relatives.

@@ -2,102 +2,17 @@
 //! This file has the options that concern accelerated bytes, and those that no accelerated socket can honour.
 
 use crate::session;
-use crate::socket::settings::{Kept, Settings};
+use crate::socket::settings::Settings;
 use crate::socket::{Sock, flag, pending_sockopts};
 use crate::sys::{self, address};
-use control::{Congestion, KernelReason, Reply, Request, SocketOptions, TcpInfo, tcp_state};
+use control::{KernelReason, Reply, Request, SocketOptions, TcpInfo, tcp_state};
 use endpoint::cork::LOOPBACK_MSS;
+use endpoint::option_values::{congestion, int, put, put_congestion};
+use endpoint::options::{By, Name, TCP_INQ};
 use endpoint::{Endpoint, state};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
-
-/// `linux/tcp.h`; `libc` does not name it.
-const TCP_INQ: i32 = 36;
-
-/// Options that make `recvmsg` report when the bytes came. Where times have 64 bits the last two numbers equal the first two.
-const STAMPS: [i32; 4] =
-    [libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS, libc::SO_TIMESTAMP_NEW, libc::SO_TIMESTAMPNS_NEW];
-
-/// Longest time limit in seconds, in place of any longer one: it can be added to the present time without overflow.
-const LONGEST_S: u64 = 100 * 365 * 24 * 3600;
-
-/// A socket option, as `setsockopt` names it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Name {
-    /// `SOL_SOCKET`, `IPPROTO_TCP`, and so on.
-    pub level: i32,
-    /// The option's number at that level.
-    pub name: i32,
-}
-
-/// The part of the system that obeys an inherited option.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum By {
-    /// The service's TCP, which is told at once when the option is set.
-    Service,
-    /// This library, or the kernel for the placeholder.
-    Library,
-}
-
-/// Options that a socket accepted from a listener inherits.
-const INHERITED: [(i32, i32, By); 54] = [
-    (libc::SOL_SOCKET, libc::SO_KEEPALIVE, By::Service),
-    (libc::SOL_SOCKET, libc::SO_RCVBUF, By::Service),
-    (libc::SOL_SOCKET, libc::SO_SNDBUF, By::Library),
-    (libc::SOL_SOCKET, libc::SO_RCVLOWAT, By::Library),
-    (libc::SOL_SOCKET, libc::SO_RCVTIMEO, By::Library),
-    (libc::SOL_SOCKET, libc::SO_SNDTIMEO, By::Library),
-    (libc::SOL_SOCKET, libc::SO_LINGER, By::Library),
-    (libc::SOL_SOCKET, libc::SO_REUSEADDR, By::Library),
-    (libc::SOL_SOCKET, libc::SO_PRIORITY, By::Library),
-    (libc::SOL_SOCKET, libc::SO_ZEROCOPY, By::Library),
-    (libc::IPPROTO_IP, libc::IP_TOS, By::Service),
-    (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, By::Service),
-    (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, By::Service),
-    (libc::IPPROTO_TCP, libc::TCP_NODELAY, By::Library),
-    (libc::IPPROTO_TCP, libc::TCP_CORK, By::Library),
-    (libc::IPPROTO_TCP, TCP_INQ, By::Library),
-    (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, By::Library),
-    (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, By::Service),
-    (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, By::Service),
-    (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, By::Service),
-    (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, By::Service),
-    (libc::IPPROTO_TCP, libc::TCP_CONGESTION, By::Service),
-    (libc::IPPROTO_TCP, libc::TCP_MAXSEG, By::Service),
-    (libc::IPPROTO_TCP, libc::TCP_LINGER2, By::Service),
-    (libc::IPPROTO_TCP, libc::TCP_SYNCNT, By::Service),
-    (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, By::Service),
-    (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, By::Service),
-    (libc::SOL_SOCKET, libc::SO_DONTROUTE, By::Library),
-    (libc::SOL_SOCKET, libc::SO_BROADCAST, By::Library),
-    (libc::SOL_SOCKET, libc::SO_OOBINLINE, By::Library),
-    (libc::SOL_SOCKET, libc::SO_REUSEPORT, By::Library),
-    (libc::SOL_SOCKET, libc::SO_TIMESTAMP, By::Library),
-    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, By::Library),
-    (libc::SOL_SOCKET, libc::SO_TIMESTAMP_NEW, By::Library),
-    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS_NEW, By::Library),
-    (libc::SOL_SOCKET, libc::SO_MARK, By::Library),
-    (libc::SOL_SOCKET, libc::SO_BUSY_POLL, By::Library),
-    (libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, By::Library),
-    (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, By::Service),
-    (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, By::Library),
-    (libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, By::Library),
-    (libc::IPPROTO_TCP, libc::TCP_THIN_LINEAR_TIMEOUTS, By::Library),
-    (libc::IPPROTO_IP, libc::IP_TTL, By::Library),
-    (libc::IPPROTO_IP, libc::IP_RECVERR, By::Library),
-    (libc::IPPROTO_IP, libc::IP_RECVTOS, By::Library),
-    (libc::IPPROTO_IP, libc::IP_PKTINFO, By::Library),
-    (libc::IPPROTO_IP, libc::IP_FREEBIND, By::Library),
-    (libc::IPPROTO_IP, libc::IP_MINTTL, By::Library),
-    (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, By::Library),
-    (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, By::Library),
-    (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, By::Library),
-    (libc::IPPROTO_IPV6, libc::IPV6_RECVERR, By::Library),
-    (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, By::Library),
-    (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, By::Library),
-];
 
 /// Options that only the kernel's TCP can carry out, with the reason for the statistics. Set before the decision they keep
 /// the socket in the kernel; set on an accelerated connection they fail as on a kernel that lacks them.
@@ -118,29 +33,6 @@ const KERNEL_ONLY: [(i32, i32, KernelReason); 10] = [
 const UNCONNECTED_ONLY: [(i32, i32); 2] =
     [(libc::IPPROTO_TCP, libc::TCP_FASTOPEN), (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_NO_COOKIE)];
 
-/// The part of the system that obeys an inherited option; `None` for any other option.
-fn obeyed_by(level: i32, name: i32) -> Option<By> {
-    INHERITED.iter().find(|(l, n, _)| (*l, *n) == (level, name)).map(|(_, _, by)| *by)
-}
-
-pub fn int(value: &[u8]) -> Option<i32> {
-    Some(i32::from_ne_bytes(value.get(..4)?.try_into().ok()?))
-}
-
-fn long(value: &[u8], at: usize) -> Option<i64> {
-    Some(i64::from_ne_bytes(value.get(at..at + 8)?.try_into().ok()?))
-}
-
-/// A time limit as the kernel has accepted it (`struct timeval`); `None`: no limit. A negative time means at once.
-fn timeval(value: &[u8]) -> Option<Duration> {
-    let (s, us) = (long(value, 0)?, u32::try_from(long(value, 8)?).ok()?);
-    match u64::try_from(s) {
-        Ok(0) if us == 0 => None,
-        Ok(s) => Some(Duration::new(s.min(LONGEST_S), us.min(999_999) * 1_000)),
-        Err(_) => Some(Duration::ZERO),
-    }
-}
-
 /// `setsockopt`: the kernel sets the option on the placeholder first, and its refusal stands; then this library obeys and remembers it.
 ///
 /// # Errors
@@ -149,20 +41,10 @@ pub fn set(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Resul
     pending_sockopts::tell(sock, fd)?;
     note(sock, fd, level, name, value)?;
     pending_sockopts::forget(sock, level, name);
-    if obeyed_by(level, name) == Some(By::Service) {
+    if Name::new(level, name).obeyed_by() == Some(By::Service) {
         tell(sock);
     }
     Ok(())
-}
-
-/// The congestion control of that name, if the service's TCP implements it.
-fn congestion(name: &[u8]) -> Option<Congestion> {
-    match name.split(|&byte| byte == 0).next()? {
-        b"reno" => Some(Congestion::Reno),
-        b"cubic" => Some(Congestion::Cubic),
-        b"dctcp" => Some(Congestion::Dctcp),
-        _ => None,
-    }
 }
 
 /// `TCP_CONGESTION`: over a port the service's algorithms count, not the kernel's.
@@ -219,11 +101,6 @@ pub fn tell(sock: &Sock) {
 
 /// Sets one option on the placeholder, obeys and remembers it. Errors as [`set`].
 fn note(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
-    const CAPPED: [(i32, i32); 3] = [
-        (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
-        (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP),
-        (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
-    ];
     if let Some((_, _, reason)) = KERNEL_ONLY.iter().find(|(l, n, _)| (*l, *n) == (level, name)) {
         if sock.role().is_some() {
             return Err(Errno::NOPROTOOPT);
@@ -246,114 +123,43 @@ fn note(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => set_congestion(sock, fd, value)?,
         _ => sys::setsockopt(fd, level, name, value)?,
     }
+    let option = Name::new(level, name);
     let mut capped = [0; 4];
-    let is_capped =
-        CAPPED.contains(&(level, name)) && sys::getsockopt(fd, level, name, &mut capped) == Ok(capped.len());
-    // The kernel has changed the value: a low-water mark is at most half of the receive buffer (which grows with it), a window clamp has a
-    // minimum, and a deferral time is rounded to a sum of retransmission timeouts.
+    let is_capped = option.is_capped() && sys::getsockopt(fd, level, name, &mut capped) == Ok(capped.len());
     let value = if is_capped { &capped[..] } else { value };
-    let name = match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_SNDBUFFORCE) => libc::SO_SNDBUF,
-        (libc::SOL_SOCKET, libc::SO_RCVBUFFORCE) => libc::SO_RCVBUF,
-        _ => name,
-    };
-    obey(sock, level, name, value);
-    sock.set(|settings| settings.note(level, name, value));
+    obey(sock, option.kept_as(), value);
+    sock.set(|settings| settings.note(option.kept_as(), value));
     Ok(())
 }
 
 impl Settings {
     /// Remembers an option that has a meaning later.
-    pub fn note(&mut self, level: i32, name: i32, value: &[u8]) {
-        match (level, name) {
-            (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => self.receive_limit = timeval(value),
-            (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => self.send_limit = timeval(value),
-            (libc::SOL_SOCKET, libc::SO_LINGER) => {
-                // As the kernel reads it: a negative number is a large one.
-                let seconds = value.get(4..).and_then(int).unwrap_or(0) as u32;
-                self.linger = int(value).is_some_and(|on| on != 0).then_some(seconds);
-            }
-            (libc::SOL_SOCKET, libc::SO_ZEROCOPY) => {
-                self.notices.get_or_insert_default().switch(int(value).is_some_and(|on| on != 0));
-            }
-            _ => {}
+    pub fn note(&mut self, option: Name, value: &[u8]) {
+        if option == Name::new(libc::SOL_SOCKET, libc::SO_ZEROCOPY) {
+            self.notices.get_or_insert_default().switch(int(value).is_some_and(|on| on != 0));
         }
-        if obeyed_by(level, name).is_some() {
-            self.kept.retain(|(l, n, _)| (*l, *n) != (level, name));
-            self.kept.push((level, name, value.into()));
-        }
-    }
-
-    /// The option of [`STAMPS`] that is on; `None`: no timestamps.
-    pub fn stamp(&self) -> Option<i32> {
-        let is_one = |(level, name, _): &&Kept| *level == libc::SOL_SOCKET && STAMPS.contains(name);
-        // The option that was set last counts; if that switched it off, all of them are off.
-        let (_, name, value) = self.kept.iter().rev().find(is_one)?;
-        int(value).filter(|on| *on != 0).map(|_| *name)
+        self.options.note(option, value);
     }
 }
 
 /// Applies an option that is set now to the socket's flags and its connection.
-fn obey(sock: &Sock, level: i32, name: i32, value: &[u8]) {
+fn obey(sock: &Sock, option: Name, value: &[u8]) {
     let Some(number) = int(value) else { return };
-    if (level, name) == (libc::IPPROTO_TCP, TCP_INQ) {
+    if option == Name::new(libc::IPPROTO_TCP, TCP_INQ) {
         sock.mark(flag::TELLS_UNREAD, number != 0);
     }
-    if level == libc::SOL_SOCKET && STAMPS.contains(&name) {
+    if option.is_stamp() {
         sock.mark(flag::TELLS_TIME, number != 0);
     }
-    let Some(link) = sock.stream().filter(|link| !link.has_moved()) else { return };
-    match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_OOBINLINE) => link.set_inline(number != 0),
-        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => {
-            link.set_low_water(number as u32);
-            sock.pass_on();
-        }
-        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => link.set_no_delay(number != 0),
-        // As the kernel reads it: a negative number is a large one.
-        (libc::SOL_SOCKET, libc::SO_SNDBUF) => {
-            link.set_buffer(number as u32);
-            // A larger buffer may have room for threads that wait for space.
-            sock.pass_on();
-        }
-        (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => link.set_lowat(number as u32),
-        (libc::IPPROTO_TCP, libc::TCP_CORK) => link.set_cork(number != 0),
-        (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => link.set_quick_ack(number != 0),
-        (libc::IPPROTO_TCP, libc::TCP_LINGER2) => link.set_linger2(number),
-        _ => {}
+    let link = sock.stream().filter(|link| !link.has_moved());
+    if link.is_some_and(|link| link.obey(option, number)) {
+        sock.pass_on();
     }
-}
-
-/// The value of an option that was set.
-fn find(kept: &[Kept], level: i32, name: i32) -> Option<&[u8]> {
-    kept.iter().find(|(l, n, _)| (*l, *n) == (level, name)).map(|(_, _, value)| &value[..])
 }
 
 /// Applies the options that were set before the connection was made.
 pub fn advise_all(sock: &Sock, link: &Endpoint) {
-    let settings = sock.settings().unwrap_or_default();
-    let set = |level, name| find(&settings.kept, level, name).and_then(int);
-    let is_on = |name| set(libc::IPPROTO_TCP, name).is_some_and(|on| on != 0);
-    if let Some(bytes) = set(libc::SOL_SOCKET, libc::SO_SNDBUF) {
-        link.set_buffer(bytes as u32);
-    }
-    // Unless the program has set it, the system's default applies.
-    link.set_lowat(set(libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT).unwrap_or(0) as u32);
-    if set(libc::SOL_SOCKET, libc::SO_OOBINLINE).is_some_and(|on| on != 0) {
-        link.set_inline(true);
-    }
-    if let Some(bytes) = set(libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
-        link.set_low_water(bytes as u32);
-    }
-    if is_on(libc::TCP_NODELAY) {
-        link.set_no_delay(true);
-    }
-    if is_on(libc::TCP_CORK) {
-        link.set_cork(true);
-    }
-    if let Some(seconds) = set(libc::IPPROTO_TCP, libc::TCP_LINGER2) {
-        link.set_linger2(seconds);
-    }
+    sock.settings().unwrap_or_default().options.apply_to(link);
     acknowledge_soon(link);
 }
 
@@ -372,11 +178,11 @@ pub fn inherit(from: &Sock, to: &Sock) {
         acknowledge_soon(link);
     }
     let settings = from.settings();
-    let mut passed_on = settings.iter().flat_map(|settings| settings.passed_on()).peekable();
+    let mut passed_on = settings.iter().flat_map(|settings| settings.options.passed_on()).peekable();
     if passed_on.peek().is_some() {
         pending_sockopts::begin(to);
     }
-    passed_on.for_each(|(level, name, value)| obey(to, *level, *name, value));
+    passed_on.for_each(|(option, value)| obey(to, option, value));
     to.share_settings(settings);
     if to.cookie() != 0 {
         to.set(|settings| settings.cookie = 0);
@@ -411,59 +217,20 @@ pub fn take_over(sock: &Sock, fd: RawFd) {
 
 /// Sets the options of this socket on another kernel socket.
 pub fn repeat(sock: &Sock, fd: RawFd) {
-    for (level, name, value) in sock.settings().iter().flat_map(|settings| &settings.kept) {
+    for (Name { level, name }, value) in sock.settings().iter().flat_map(|settings| settings.options.all()) {
         // The kernel accepted each of these values before.
-        let _ = sys::setsockopt(fd, *level, *name, value);
+        let _ = sys::setsockopt(fd, level, name, value);
     }
-}
-
-/// The value of `IP_TOS`, which Linux also takes as one byte, or of `IPV6_TCLASS`, where -1 means the default.
-fn service(value: &[u8]) -> u8 {
-    let byte = || value.first().copied().unwrap_or(0);
-    int(value).map_or_else(byte, |value| if value < 0 { 0 } else { value as u8 })
-}
-
-/// `SO_MAX_PACING_RATE` in bytes per second, from four or eight bytes; 0: no limit (all ones in the option).
-fn pacing_rate(value: &[u8]) -> u64 {
-    let short = || int(value).map_or(u64::MAX, |n| if n == -1 { u64::MAX } else { u64::from(n as u32) });
-    let rate = long(value, 0).map_or_else(short, |n| n as u64);
-    if rate == u64::MAX { 0 } else { rate }
-}
-
-/// Bytes that the peer may send ahead, by `SO_RCVBUF` and `TCP_WINDOW_CLAMP`; 0: the service's default.
-fn receive_buffer(buffer: i32, clamp: i32) -> u32 {
-    let limits = [buffer, clamp].into_iter().filter(|bytes| *bytes > 0);
-    limits.min().unwrap_or(0) as u32
 }
 
 /// The options that the service's TCP obeys.
 pub fn of_socket(sock: &Sock) -> SocketOptions {
-    let settings = sock.settings().unwrap_or_default();
-    let raw = |level, name| find(&settings.kept, level, name);
-    let socket = |name| raw(libc::SOL_SOCKET, name).and_then(int).unwrap_or(0);
-    let tcp = |name| raw(libc::IPPROTO_TCP, name).and_then(int).unwrap_or(0);
-    // The kernel has checked the ranges; a value too large for the message becomes its largest value.
-    let short = |value: i32| value.clamp(0, i32::from(i16::MAX)) as u16;
-    let byte = |value: i32| value.clamp(0, i32::from(u8::MAX)) as u8;
-    SocketOptions {
-        keep_alive: socket(libc::SO_KEEPALIVE) != 0,
-        keep_idle: short(tcp(libc::TCP_KEEPIDLE)),
-        keep_interval: short(tcp(libc::TCP_KEEPINTVL)),
-        keep_count: byte(tcp(libc::TCP_KEEPCNT)),
-        user_timeout: tcp(libc::TCP_USER_TIMEOUT).max(0) as u32,
-        max_segment: short(tcp(libc::TCP_MAXSEG)),
-        receive_buffer: receive_buffer(socket(libc::SO_RCVBUF), tcp(libc::TCP_WINDOW_CLAMP)),
-        max_pacing_rate: raw(libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE).map_or(0, pacing_rate),
-        linger2: tcp(libc::TCP_LINGER2).clamp(-1, i32::from(i16::MAX)) as i16,
-        syn_count: byte(tcp(libc::TCP_SYNCNT)),
-        defer_accept: short(tcp(libc::TCP_DEFER_ACCEPT)),
-        congestion: raw(libc::IPPROTO_TCP, libc::TCP_CONGESTION).and_then(congestion).unwrap_or_default(),
-        tos: raw(libc::IPPROTO_IP, libc::IP_TOS).map_or(0, service),
-        may_fragment: raw(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER)
-            .is_some_and(|value| service(value) == libc::IP_PMTUDISC_DONT as u8),
-        traffic_class: raw(libc::IPPROTO_IPV6, libc::IPV6_TCLASS).map_or(0, service),
-        reuse_address: socket(libc::SO_REUSEADDR) != 0,
-    }
+    sock.settings().unwrap_or_default().options.told()
+}
+
+/// True when the socket has `SO_REUSEADDR` set.
+pub fn reuses_address(sock: &Sock) -> bool {
+    sock.settings().is_some_and(|settings| settings.options.is_on(libc::SOL_SOCKET, libc::SO_REUSEADDR))
 }
 
 /// `getsockopt`. `None`: the kernel's answer for the placeholder is correct.
@@ -488,29 +255,12 @@ pub fn get(sock: &Sock, level: i32, name: i32, out: &mut [u8]) -> Option<Result<
         (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => segment(link) as i32,
         (libc::SOL_SOCKET, libc::SO_SNDBUF) => link.grown_buffer()? as i32,
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
-            // Linux: a name of 16 bytes, zeros included.
-            let mut name = asked(link)?.1.into_bytes();
-            name.resize(16, 0);
-            let n = out.len().min(name.len());
-            out[..n].copy_from_slice(&name[..n]);
-            return Some(Ok(n));
+            return Some(Ok(put_congestion(out, &asked(link)?.1)));
         }
-        (libc::IPPROTO_TCP, libc::TCP_INFO) => {
-            let info = info(link).encode();
-            let n = out.len().min(info.len());
-            out[..n].copy_from_slice(&info[..n]);
-            return Some(Ok(n));
-        }
+        (libc::IPPROTO_TCP, libc::TCP_INFO) => return Some(Ok(put(out, &info(link).encode()))),
         _ => return None,
     };
-    Some(Ok(put(out, value)))
-}
-
-/// Writes an int into `out`, cut to its length; returns the number of bytes.
-pub fn put(out: &mut [u8], value: i32) -> usize {
-    let n = out.len().min(4);
-    out[..n].copy_from_slice(&value.to_ne_bytes()[..n]);
-    n
+    Some(Ok(put(out, &value.to_ne_bytes())))
 }
 
 /// `SO_PEERNAME`, also before and after the connection, as on Linux. EINVAL when `out` is longer than the address.
@@ -591,5 +341,59 @@ fn known(link: &Endpoint) -> TcpInfo {
         bytes_sent: sent,
         bytes_received: link.block().rx_tail.load(Ordering::Relaxed) + link.unread() as u64,
         ..TcpInfo::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
+    use rustix::fd::AsRawFd;
+    use rustix::net::{AddressFamily, SocketType, socket};
+
+    /// What the kernel returns for an option after it was set.
+    fn kernels(fd: RawFd, level: i32, name: i32, value: i32) -> Result<i32, Errno> {
+        sys::setsockopt(fd, level, name, &value.to_ne_bytes())?;
+        let mut told = [0; 4];
+        sys::getsockopt(fd, level, name, &mut told).map(|_| i32::from_ne_bytes(told))
+    }
+
+    /// The same by the rules of the simulator.
+    fn simulators(level: i32, name: i32, value: i32) -> Result<i32, Errno> {
+        let (option, mut options) = (Name::new(level, name), endpoint::options::Options::default());
+        let kept = options.accept(option, &value.to_ne_bytes())?.unwrap_or(value);
+        options.note(option, &kept.to_ne_bytes());
+        options.answer(option)
+    }
+
+    #[test]
+    fn the_simulators_rules_are_the_kernels() {
+        let socket = socket(AddressFamily::INET6, SocketType::STREAM, None).unwrap();
+        for (level, name) in [
+            (SOL_SOCKET, libc::SO_KEEPALIVE),
+            (SOL_SOCKET, libc::SO_OOBINLINE),
+            (SOL_SOCKET, libc::SO_REUSEADDR),
+            (SOL_SOCKET, libc::SO_MAX_PACING_RATE),
+            (IPPROTO_TCP, libc::TCP_NODELAY),
+            (IPPROTO_TCP, libc::TCP_CORK),
+            (IPPROTO_TCP, TCP_INQ),
+            (IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT),
+            (IPPROTO_TCP, libc::TCP_KEEPIDLE),
+            (IPPROTO_TCP, libc::TCP_KEEPINTVL),
+            (IPPROTO_TCP, libc::TCP_KEEPCNT),
+            (IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+            (IPPROTO_TCP, libc::TCP_SYNCNT),
+            (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
+            (IPPROTO_IP, libc::IP_TOS),
+            (IPPROTO_IP, libc::IP_FREEBIND),
+            (IPPROTO_IPV6, libc::IPV6_TCLASS),
+            (IPPROTO_IPV6, libc::IPV6_V6ONLY),
+        ] {
+            for value in [-2, -1, 0, 1, 2, 3, 7, 100, 127, 128, 254, 255, 256, 32_767, 32_768, 1 << 20] {
+                let real = kernels(socket.as_raw_fd(), level, name, value);
+                let ours = simulators(level, name, value);
+                assert_eq!(ours, real, "level {level}, option {name}, value {value}");
+            }
+        }
     }
 }

@@ -9,10 +9,11 @@
 //! ```
 
 use crate::session::detached;
-use crate::socket::options::{Name, int};
 use crate::socket::{Sock, placeholder};
 use crate::sys;
 use endpoint::Endpoint;
+use endpoint::option_values::int;
+use endpoint::options::Name;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use shm::TRUST;
@@ -86,11 +87,7 @@ pub fn set(
     let Some(number) = is_good().then(|| int(value)).flatten() else { return false };
     let is_on = number != 0;
     sock.untold.note(switch, is_on);
-    match name {
-        libc::TCP_NODELAY => link.set_no_delay(is_on),
-        libc::TCP_CORK => link.set_cork(is_on),
-        _ => link.set_quick_ack(is_on),
-    }
+    link.obey(Name { level, name }, number);
     if !is_alone(link) {
         // Another thread has just forked.
         tell_switches(sock, fd);
@@ -140,9 +137,10 @@ pub fn tell(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
         return Ok(());
     }
     if sock.untold.0.fetch_and(!LISTENERS_UNTOLD, Ordering::AcqRel) & LISTENERS_UNTOLD != 0 {
-        for (level, name, value) in sock.settings().iter().flat_map(|settings| settings.passed_on()) {
+        let settings = sock.settings();
+        for (option, value) in settings.iter().flat_map(|settings| settings.options.passed_on()) {
             // The kernel accepted each of these values on the listener.
-            let _ = sys::setsockopt(fd, *level, *name, value);
+            let _ = sys::setsockopt(fd, option.level, option.name, value);
         }
     }
     tell_switches(sock, fd);
@@ -152,7 +150,7 @@ pub fn tell(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
 /// Copies the noted switches into the settings, for another object or placeholder that is to stand for the socket.
 pub fn keep(sock: &Sock) {
     for (name, value) in Untold::switches(sock.untold.bits()) {
-        sock.set(|settings| settings.note(libc::IPPROTO_TCP, name, &value));
+        sock.set(|settings| settings.note(Name::new(libc::IPPROTO_TCP, name), &value));
     }
 }
 
@@ -224,8 +222,8 @@ mod tests {
             "nobody reads there"
         );
         keep(&sock);
-        let kept = &sock.settings().unwrap().kept;
-        assert!(kept.contains(&(libc::IPPROTO_TCP, cork, ON.into())));
+        let kept = sock.settings().unwrap();
+        assert_eq!(kept.options.find(libc::IPPROTO_TCP, cork), Some(&ON[..]));
     }
 
     #[test]
@@ -235,7 +233,7 @@ mod tests {
         link.block().holders.store(1, Ordering::Relaxed);
         let (listener, sock) = (Sock::new(libc::AF_INET, false), Sock::accepted(libc::AF_INET, link));
         for name in [libc::SO_KEEPALIVE, libc::SO_PRIORITY] {
-            listener.set(|settings| settings.note(libc::SOL_SOCKET, name, &ON));
+            listener.set(|settings| settings.note(Name::new(libc::SOL_SOCKET, name), &ON));
         }
         options::inherit(&listener, &sock);
         let ask = |name| {

@@ -2,8 +2,8 @@
 
 use crate::process::host::HOST;
 use crate::socket::Sock;
-use crate::socket::options::Name;
 use crate::{session, sys};
+use endpoint::options::Name;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 

@@ -129,13 +129,15 @@ fn connections_share_no_port_while_few_are_held() {
     assert!(ports.users.is_empty());
 }
 
+/// What the end needs its port for, each from which second on; the second at which the port is asked for; whether it is given back.
+type Case<'a> = (&'a [(Need, u32)], u32, bool);
+
 #[test]
 fn a_connectors_port_goes_back_when_its_end_needs_it_no_longer() {
     let begin = Instant::now();
     let sort = Sort { is_ipv6: false, purpose: For::Plain };
     let five = Need::FinWait2(5 * S);
-    // What the end needs its port for, from which second on; then the seconds at which the port is asked for.
-    let cases: [(&[(Need, u32)], u32, bool); 9] = [
+    let cases: [Case<'_>; 9] = [
         (&[], 100, false),
         (&[(Need::Live, 0)], 100, false),
         (&[(Need::Nothing, 0)], 0, true),
