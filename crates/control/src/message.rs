@@ -261,7 +261,8 @@ pub enum Request {
         /// True when it is set.
         on: bool,
     },
-    /// This process accepts no more from a listening socket. Reply `Done`.
+    /// This process accepts no more from a listening socket. Reply `Done`; or `PortNeeded`, if the process may have the last descriptor of
+    /// the socket: then it says the same once more when it has closed the descriptor.
     Unlisten {
         /// Id of the accept queue.
         queue: u32,
@@ -358,6 +359,12 @@ pub enum Request {
         reason: KernelReason,
         /// The kernel socket's inode number, by which `explain` finds the socket.
         inode: u64,
+    },
+    /// The kernel has refused to bind a socket to `at`, because the port is in use. Reply `Done` if the service has held the port for
+    /// connections that need it no longer, and has given it back; `Refused` if not.
+    WantPort {
+        /// The address that the program wants.
+        at: SocketAddr,
     },
     /// Asks for a report that is meant for people. Reply `Text` with a memfd of JSON.
     Report(Report),
@@ -497,6 +504,9 @@ pub enum Reply {
         /// Process ids of the processes that may accept.
         acceptors: Vec<i32>,
     },
+    /// Reply to `Unlisten`: done. Connections need the listener's port: when the process has closed the descriptor it sends the request again,
+    /// so that the service holds the port.
+    PortNeeded,
 }
 
 /// Messages of the service that answer no request. The service rings the receiver's `CONTROL_SLOT` bit.

@@ -7,7 +7,9 @@ use base::limits::SLOTS_MAX;
 use queue::Violation;
 use queue::stream::{Sender, raise};
 use rustix::io::Errno;
-use shm::half_flags::{self, FAILED, FIN, MUTE, OPEN, READ_CLOSED, RELEASED, RESET};
+use shm::half_flags::{
+    self, FAILED, FIN, LINGER, LINGER_SHIFT, MUTE, OPEN, PASSIVE, READ_CLOSED, RELEASED, RESET,
+};
 use shm::{Half, MOVED, Side, SockBlock, TRUST};
 pub use shm::{sock_flags as flags, sock_state as state};
 use std::sync::Arc;
@@ -372,6 +374,32 @@ impl Endpoint {
         self.block().holders.load(Ordering::Acquire) == TRUST
     }
 
+    /// Ends this side's stream, and raises `more` at the same time. [`PASSIVE`] says that the other side had ended its own before: when both
+    /// sides end theirs at once, neither has the flag.
+    pub fn end_stream(&self, more: u32) {
+        let (own, peer) = self.halves();
+        let is_second = peer.flags.load(Ordering::Acquire) & FIN != 0;
+        let is_new = own.flags.load(Ordering::Relaxed) & FIN == 0;
+        let order = if is_second && is_new { PASSIVE } else { 0 };
+        raise(own, FIN | order | more);
+    }
+
+    /// Notes `TCP_LINGER2` for the service, which gives the port of a closed connection back to the kernel. As on Linux a negative number
+    /// means no wait, 0 the system's default, and no wait is longer than two minutes.
+    pub fn set_linger2(&self, seconds: i32) {
+        if !self.mapped.pair {
+            return;
+        }
+        let code = match seconds {
+            ..0 => 1,
+            0 => 0,
+            _ => seconds.min(120) as u32 + 1,
+        };
+        let flags = &self.halves().0.flags;
+        let set = |flags: u32| Some(flags & !LINGER | code << LINGER_SHIFT);
+        let _ = flags.fetch_update(Ordering::AcqRel, Ordering::Relaxed, set);
+    }
+
     /// Raises flags of this side's half and tells the peer.
     pub fn raise(&self, bits: u32) {
         raise(self.halves().0, bits);
@@ -407,7 +435,10 @@ impl Endpoint {
             (false, _) => FIN,
         };
         self.let_go_owned();
-        raise(own_half, end | READ_CLOSED | RELEASED);
+        match end {
+            FIN => self.end_stream(READ_CLOSED | RELEASED),
+            _ => raise(own_half, end | READ_CLOSED | RELEASED),
+        }
         self.tell();
         self.announce();
         if !self.leave_rings() {

@@ -295,6 +295,7 @@ impl Endpoint {
             (TCP, TCP_NODELAY) => self.set_no_delay(on),
             (TCP, TCP_CORK) => self.set_cork(on),
             (TCP, TCP_QUICKACK) => self.set_quick_ack(on),
+            (TCP, TCP_LINGER2) => self.set_linger2(number),
             (TCP, TCP_NOTSENT_LOWAT) => self.set_lowat(number as u32),
             (SOCKET, SO_OOBINLINE) => self.set_inline(on),
             (SOCKET, SO_RCVLOWAT) => {

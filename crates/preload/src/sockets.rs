@@ -90,7 +90,13 @@ pub unsafe extern "C-unwind" fn bind(fd: c_int, name: *const sockaddr, len: sock
         }
         match file::bind(fd, input(name.cast(), len as usize)) {
             Some(result) => int(result),
-            None => next::bind(fd, name, len),
+            None => match next::bind(fd, name, len) {
+                -1 if *libc::__errno_location() == libc::EADDRINUSE => {
+                    let is_back = file::is_port_back(fd, input(name.cast(), len as usize));
+                    if is_back { next::bind(fd, name, len) } else { int(Err(Errno::ADDRINUSE)) }
+                }
+                result => result,
+            },
         }
     }
 }

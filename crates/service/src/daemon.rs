@@ -268,7 +268,7 @@ impl Service {
                     _ if self.registry.has_survivors() => pause.min(SWEEP.0),
                     _ => SWEEP.0,
                 };
-                self.sweep = open.then_some((now + pause, pause));
+                self.sweep = (open || self.registry.keeps_ports()).then_some((now + pause, pause));
                 if self.deaf {
                     self.listen_again();
                 }

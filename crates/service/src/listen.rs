@@ -57,6 +57,7 @@ impl Registry {
             local: shown.local,
             v6_only: shown.v6_only,
             reuse_port: shown.reuse_port,
+            reuse_address: shown.reuse_address,
             namespace: shown.namespace,
             uid,
             options: slowpath::FlowOptions::default(),
@@ -175,7 +176,7 @@ impl Registry {
         let Some(l) = self.listeners.all.get(&queue) else { return Answer::plain(Reply::Done) };
         if !self.accepts(id, l) {
             return match l.left.contains(&id) {
-                true => Answer::plain(Reply::Done),
+                true => self.closed_listener(queue),
                 false => Answer::Offence("it ended a stranger's listener".to_owned()),
             };
         }
@@ -186,6 +187,18 @@ impl Registry {
         self.leave_queue(id, queue);
         let is_deserted = self.listeners.all.get(&queue).is_some_and(|l| !self.has_acceptors(l));
         if because == Unlisten::GivenUp && is_deserted {
+            self.end_listener(queue);
+        }
+        if because == Unlisten::Closed && is_deserted && self.needs_port(queue) {
+            return Answer::plain(Reply::PortNeeded);
+        }
+        Answer::plain(Reply::Done)
+    }
+
+    /// A process says once more that it has closed a listener. If that was the last descriptor the listener ends.
+    fn closed_listener(&mut self, queue: u32) -> Answer {
+        let cookie = self.listeners.all.get(&queue).filter(|l| !self.has_acceptors(l)).map(|l| l.cookie);
+        if cookie.is_some_and(|cookie| self.listeners.alive.forsaken(&[cookie]).contains(&cookie)) {
             self.end_listener(queue);
         }
         Answer::plain(Reply::Done)
@@ -208,6 +221,7 @@ impl Registry {
             self.wake_sleepers(&listener);
         }
         self.uncount_sockets(listener.holders.iter().copied().filter(|h| !listener.left.contains(h)));
+        self.keep_port(&listener);
         self.tcp_unlisten(id);
         self.revoke(listener.local.port());
         self.forget_queue(id);

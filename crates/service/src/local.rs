@@ -3,6 +3,8 @@
 pub(crate) mod connection;
 pub(crate) mod cork_timer;
 pub(crate) mod judge;
+pub(crate) mod port_claims;
+pub(crate) mod port_need;
 pub(crate) mod port_space;
 pub(crate) mod shown;
 
@@ -10,6 +12,7 @@ use crate::config::Sharing;
 use crate::config::values::PortKind;
 use crate::listen::direct::{InUse, Lending};
 use crate::listen::table::{Origin, canonical};
+use crate::local::port_need::For;
 use crate::local::port_space::{Ends, Sort};
 use crate::local::shown::Shown;
 use crate::memory::region::{Connection, PairRegion, Relay, Stage};
@@ -54,7 +57,7 @@ struct Source {
 }
 
 /// True when the connection `origin` still exists and has these ends.
-fn is_live(
+pub fn is_live(
     pairs: &HashMap<u32, PairRegion>,
     relays: &HashMap<u32, Relay>,
     ends: &Ends,
@@ -143,7 +146,8 @@ impl Registry {
         if local.port() == 0 && !own && from.namespace != self.namespace {
             return Answer::kernel(KernelReason::NoHeldPorts);
         }
-        let ends = match self.ends(local, remote, own, options.reuse_address) {
+        let purpose = if options.reuse_address { For::Reusing } else { For::Plain };
+        let ends = match self.ends(local, remote, own, purpose) {
             Ok(ends) => ends,
             Err(refusal) => return *refusal,
         };
@@ -201,7 +205,7 @@ impl Registry {
         local: SocketAddr,
         remote: SocketAddr,
         own: bool,
-        reuses: bool,
+        purpose: For,
     ) -> Result<Ends, Box<Answer>> {
         let refused = |errno, why: &str| Err(Box::new(Answer::refused(errno, why)));
         if !self.may_connect_from(local.ip()) {
@@ -210,7 +214,7 @@ impl Registry {
                 "the socket is bound to an address that is none of this host's",
             );
         }
-        match self.find_port(local, remote, own, reuses) {
+        match self.find_port(local, remote, own, purpose) {
             Some(port) => Ok([SocketAddr::new(local.ip(), port), remote]),
             None => refused(Errno::ADDRNOTAVAIL, "the port, or every port, is in use with that peer"),
         }
@@ -222,44 +226,39 @@ impl Registry {
     }
 
     /// The port of `local`, if it has one and no connection has these ends; without one, a port for which no connection has them.
-    /// `reuses`: the connector has `SO_REUSEADDR`.
     pub fn find_port(
         &mut self,
         local: SocketAddr,
         remote: SocketAddr,
         own: bool,
-        reuses: bool,
+        purpose: For,
     ) -> Option<u16> {
-        let sort = Sort { is_ipv6: local.is_ipv6(), reuses };
+        let sort = Sort { is_ipv6: local.is_ipv6(), purpose };
         self.free_port(local, remote, own, sort).or_else(|| {
             // A connection counts as live until its slot is swept. The kernel is asked for more ports only when sweeping frees none.
             self.sweep();
             self.free_port(local, remote, own, sort).or_else(|| {
-                let is_to_grow = local.port() == 0 && !own && self.ports.hold_more(sort);
-                is_to_grow.then(|| self.free_port(local, remote, own, sort)).flatten()
+                if local.port() != 0 || own {
+                    return None;
+                }
+                self.ports.hold_more(sort);
+                self.free_port(local, remote, own, sort)
             })
         })
     }
 
     fn free_port(&mut self, local: SocketAddr, remote: SocketAddr, own: bool, sort: Sort) -> Option<u16> {
-        let Self { ports, pairs, relays, listeners, .. } = self;
+        let Self { ports, pairs, relays, listeners, now, .. } = self;
         let is_live = |ends: &Ends, origin: Origin| is_live(pairs, relays, ends, origin);
         if local.port() != 0 {
             let ends = [local, remote];
-            let is_free = ports.user(&ends).is_none_or(|origin| !is_live(&ends, origin));
-            return is_free.then_some(local.port());
+            return ports.is_free(&ends, is_live).then_some(local.port());
         }
         if own {
             let listens = |at: SocketAddr| !listeners.candidates(at, None).is_empty();
             return ports.find_own(local.ip(), remote, is_live, listens);
         }
-        ports.find_held(sort, local.ip(), remote, is_live)
-    }
-
-    /// Gives spare ports back to the kernel.
-    pub fn release_ports(&mut self) {
-        let Self { ports, pairs, relays, .. } = self;
-        ports.release(|ends, origin| is_live(pairs, relays, ends, origin));
+        ports.find_held(sort, local.ip(), remote, *now, is_live)
     }
 
     /// True for a process that forks, perhaps for each connection, while its family has few holder bits left.

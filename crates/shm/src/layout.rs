@@ -221,8 +221,14 @@ pub mod half_flags {
     pub const NEAR: u32 = 1 << 28;
     /// In an acceptor's half: a process has taken the connection out of the accept queue. Only the first that sets it has the connection.
     pub const ACCEPTED: u32 = 1 << 29;
+    /// This side has ended its stream after the other had: it was the second to close.
+    pub const PASSIVE: u32 = 1 << 30;
     /// Lowest bit of the errno of [`FAILED`].
     pub const ERRNO_SHIFT: u32 = 16;
+    /// `TCP_LINGER2` of this side (pair regions, which have no [`FAILED`]): seconds and one more, 1 for "do not wait"; 0: not set.
+    pub const LINGER: u32 = 0xFF << LINGER_SHIFT;
+    /// Lowest bit of [`LINGER`].
+    pub const LINGER_SHIFT: u32 = 16;
 }
 
 /// Number of bytes for which the side with these `flags` waits before it is to be rung, a power of two; 1: any byte is news.

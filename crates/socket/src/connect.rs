@@ -290,6 +290,14 @@ pub fn why_not_bound(sock: &Sock, name: &[u8]) -> Errno {
     }
 }
 
+/// Asks the service for a port that the kernel says is taken. True: the service has held it, and has given it back.
+pub fn is_port_back(name: &[u8]) -> bool {
+    let Ok(at) = address::parse(name).map(address::plain) else { return false };
+    let _deferred = Deferred::begin();
+    let client = session::current().filter(|_| at.port() != 0);
+    client.is_some_and(|client| matches!(client.ask(Request::WantPort { at }), Ok((Reply::Done, _))))
+}
+
 fn free(client: &Client, block: u32) {
     if let Some(b) = client.home.region.sock(block) {
         b.holders.store(0, Ordering::Release);

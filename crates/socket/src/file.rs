@@ -3,12 +3,13 @@
 mod amounts;
 
 use crate::connect::fallback::{self, fall_back};
+pub use crate::connect::listen::Closing;
 use crate::connect::listen::{self, Accepted, Listened};
 use crate::connect::{self, Connected, disconnect};
 use crate::epoll::Set;
 use crate::fd::reserved;
 use crate::fd::table::Table;
-pub use crate::process::visibility::Changing;
+use crate::process::visibility::Changing;
 use crate::process::{fd_passing, io_uring, visibility};
 use crate::session::log::{Level, log};
 use crate::session::{self, config};
@@ -133,28 +134,30 @@ pub fn duplicating(fd: RawFd) -> Option<Changing> {
 ///
 /// # Errors
 /// EBADF when `fd` is one of the library's own descriptors.
-pub fn closing(fd: RawFd) -> Result<Option<Changing>, Errno> {
+pub fn closing(fd: RawFd) -> Result<Closing, Errno> {
     visibility::forget(fd);
     if reserved::is_internal(fd) {
         // A `vfork` child may not close them either: it has yet to say what it takes along to its program.
         return Err(Errno::BADF);
     }
     if !(is_ours(fd) || io_uring::is_watched(fd)) || is_borrowed() {
-        return Ok(None);
+        return Ok(Closing::default());
     }
     let _deferred = Deferred::begin();
     let _controlling = cycle_account::enter(Section::Control);
     io_uring::settle_connect(fd);
+    let mut ended = None;
     if let Some(sock) = SOCKS.remove(fd) {
         sock.close_common();
         sock.drop_descriptor();
+        ended = sock.listener().filter(|l| l.is_port_needed.load(Ordering::Relaxed)).map(|l| l.queue.id);
     }
     let changing = duplicating(fd);
     io_uring::forget(fd);
     if let Some(set) = SETS.remove(fd) {
         set.drop_descriptor();
     }
-    Ok(changing)
+    Ok(Closing::new(ended, changing))
 }
 
 /// `new` was made a duplicate of `old`: both stand for the same object from now on.
@@ -374,6 +377,11 @@ pub fn bind(fd: RawFd, name: &[u8]) -> Handled<()> {
         let _ = sys::setsockopt(fd, level, name, &1i32.to_ne_bytes());
     }
     None
+}
+
+/// The kernel has refused `bind` with EADDRINUSE. True: the service has held the port for connections that are over, and no longer does.
+pub fn is_port_back(fd: RawFd, name: &[u8]) -> bool {
+    SOCKS.pin(fd).is_some() && connect::is_port_back(name)
 }
 
 /// True when no connection waits in the kernel's accept queue.

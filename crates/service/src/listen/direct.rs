@@ -4,6 +4,7 @@
 //! at the port, when holders of the socket change, or when the backlog changes.
 
 use crate::listen::table::{Listener, Listeners, Origin};
+use crate::local::port_need::For;
 use crate::memory::region::{AppRegion, Connection, GrantKey, PairRegion, Stage};
 use crate::memory::slot_key::SlotKey;
 use crate::registry::Registry;
@@ -159,7 +160,7 @@ impl Registry {
     }
 
     fn lend_slot(&mut self, Lending { region, queue, parties, source, local }: Lending) -> Option<Grant> {
-        let port = self.find_port(SocketAddr::new(source, 0), local, false, false)?;
+        let port = self.find_port(SocketAddr::new(source, 0), local, false, For::Lent)?;
         let addresses = [SocketAddr::new(source, port), local];
         let pair = self.pairs.get_mut(&region)?;
         let lent = Connection { addresses, applications: parties, stage: Stage::Lent, grant: None };

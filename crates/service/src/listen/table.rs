@@ -46,6 +46,8 @@ pub struct Listener {
     pub v6_only: bool,
     /// `SO_REUSEPORT`: other sockets of the same user may listen at the same address.
     pub reuse_port: bool,
+    /// `SO_REUSEADDR`, when it began to listen.
+    pub reuse_address: bool,
     /// Network namespace of the socket (`SO_NETNS_COOKIE`).
     pub namespace: u64,
     /// User of the first process that listened by it.
@@ -248,6 +250,7 @@ mod tests {
             since: Instant::now(),
             local: local.parse().unwrap(),
             v6_only,
+            reuse_address: false,
             reuse_port: false,
             namespace: 1,
             options: slowpath::FlowOptions::default(),

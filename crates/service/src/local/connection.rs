@@ -4,6 +4,7 @@
 use crate::cores::Command;
 use crate::listen::table::{Incoming, Origin};
 use crate::local::as_asked;
+use crate::local::port_need::{Need, note_order};
 use crate::memory::region::{Connection, Relay, Stage, Use};
 use crate::memory::slot_key::SlotKey;
 use crate::registry::{Answer, Registry};
@@ -184,6 +185,7 @@ impl Registry {
         let Some(relay) = self.relays.get(&id).filter(|r| !r.gone[end]) else { return };
         let SlotKey { region, slot } = relay.places[end];
         let Some((own, app)) = self.regions.get(&region).and_then(|r| r.memory.halves(slot)) else { return };
+        note_order(app, own);
         close_for(app, own, reset);
         self.look_at_relay(id);
     }
@@ -217,7 +219,11 @@ impl Registry {
         self.deputy_gone(id, end);
         let Some(relay) = self.relays.get_mut(&id).filter(|relay| !relay.gone[end]) else { return };
         relay.gone[end] = true;
-        let SlotKey { region, slot } = relay.places[end];
+        let (SlotKey { region, slot }, ends) = (relay.places[end], relay.connection.addresses);
+        let halves = self.regions.get(&region).and_then(|r| r.memory.halves(slot));
+        let need = halves
+            .map(|(own, app)| Need::of(app.flags.load(Ordering::Acquire), own.flags.load(Ordering::Acquire)));
+        self.ports.rest(&ends, end, need.unwrap_or(Need::Nothing), self.now);
         let party = relay.connection.applications[end];
         if relay.gone == [true; 2] {
             self.relays.remove(&id);

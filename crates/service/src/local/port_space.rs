@@ -1,35 +1,49 @@
 //! Addresses and ports of connections inside this host. No two connections have the same ends; a connector that is bound to no port gets
 //! one. To an address of the service's own that is any port of Linux's default range, which only the service manages. To an address of the
 //! kernel's it is a port that a socket of the service holds in the kernel, so that no other program gets it. Each held port serves all
-//! destinations of its sort: the service holds as many as one destination needs at once.
+//! destinations of its sort: beyond a few the service holds as many as one destination needs at once.
 
 use crate::listen::table::Origin;
+use crate::local::port_need::{For, Need};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
-use std::collections::{HashMap, HashSet};
+use rustix::process::{Resource, getrlimit};
+use std::collections::HashSet;
+use std::collections::hash_map::{Entry, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::time::Instant;
 
 /// The default of Linux's `net.ipv4.ip_local_port_range`.
 const RANGE: RangeInclusive<u16> = 32_768..=60_999;
 /// Fewest ports held, once one is needed, and most ports added at once.
 const STEP: (usize, usize) = (32, 256);
+/// While fewer ports of a sort are held, no connection gets a port that another needs, except with lent slots: as on Linux a port is free when
+/// its connection has ended.
+const UNSHARED: usize = 4096;
+/// At most one in this many of the service's descriptors holds such a port.
+const DESCRIPTORS_SHARE: u64 = 16;
+/// Most addresses at which the port of one closed listener is kept.
+const KEPT_MOST: usize = 16;
 
 /// The two ends of a connection: the connector's address and the acceptor's.
 pub type Ends = [SocketAddr; 2];
 
-/// The sort of a held port: what the socket that holds it has in common with the sockets of the connectors that use it.
+/// The sort of a held port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sort {
     /// Held at the host's IPv6 addresses; false: at its IPv4 addresses.
     pub is_ipv6: bool,
-    /// `SO_REUSEADDR` is set: another socket with the option may be bound to the port.
-    pub reuses: bool,
+    /// What the port is for.
+    pub purpose: For,
 }
 
 impl Sort {
+    /// Number of sorts.
+    const COUNT: usize = 6;
+
     const fn index(self) -> usize {
-        self.is_ipv6 as usize * 2 + self.reuses as usize
+        self.is_ipv6 as usize * 3 + self.purpose as usize
     }
 }
 
@@ -48,19 +62,85 @@ struct Pool {
     next: usize,
 }
 
+/// A connection that uses two ends.
+#[derive(Debug)]
+struct Taken {
+    origin: Origin,
+    /// By end: what the end needs its port for since it was closed, and when the service first saw that. `None`: it was not seen closed.
+    closed: [Option<(Need, Instant)>; 2],
+    /// The connector's port went back to the kernel: another connection may have the ends.
+    is_given_back: bool,
+}
+
+impl Taken {
+    /// Notes what the ends need their ports for. FIN-WAIT-2 that is over stays so: the FIN that comes after it leads to no TIME-WAIT.
+    fn note(&mut self, needs: [Need; 2], now: Instant) {
+        for (closed, need) in self.closed.iter_mut().zip(needs) {
+            let is_old = closed.is_some_and(|(old, since)| {
+                old == need
+                    || matches!(old, Need::FinWait2(_)) && ends_at(old, since).is_some_and(|at| at <= now)
+            });
+            match need {
+                Need::Live => *closed = None,
+                _ if is_old => {}
+                _ => *closed = Some((need, now)),
+            }
+        }
+    }
+
+    /// True when the end needs its port now.
+    fn needs(&self, end: usize, now: Instant) -> bool {
+        self.closed[end].is_none_or(|(need, since)| ends_at(need, since).is_none_or(|at| now < at))
+    }
+}
+
+/// When a need that was first seen at `since` ends; `None`: not by itself.
+fn ends_at(need: Need, since: Instant) -> Option<Instant> {
+    need.lasts().map(|time| since + time)
+}
+
+/// A port that a closed listener's connections still need, held at the address that they have.
+#[derive(Debug)]
+struct Kept {
+    at: SocketAddr,
+    _socket: OwnedFd,
+}
+
 /// The ends in use, and their connections. An ended connection is removed later: when its ends are wanted, or after each pass over the
 /// ports.
 #[derive(Debug)]
 pub struct PortSpace {
     next_own: u16,
     /// One pool for each sort of addresses, at [`Sort::index`].
-    pools: [Pool; 4],
-    taken: HashMap<Ends, Origin>,
+    pools: [Pool; Sort::COUNT],
+    /// [`UNSHARED`], or fewer where the service may have few descriptors.
+    unshared: usize,
+    /// The kernel gave no port at the last try.
+    is_short: bool,
+    taken: HashMap<Ends, Taken>,
+    /// By family (true: IPv6) and port: how many connectors' ends in `taken` have the port.
+    users: HashMap<(bool, u16), u32>,
+    /// By family (true: IPv6) and port: when the last connector's TIME-WAIT ends, of connections whose slots have ended.
+    connectors: HashMap<(bool, u16), Instant>,
+    /// By address: the same of acceptors.
+    acceptors: HashMap<SocketAddr, Instant>,
+    kept: Vec<Kept>,
 }
 
 impl Default for PortSpace {
     fn default() -> Self {
-        Self { next_own: *RANGE.start(), pools: Default::default(), taken: HashMap::new() }
+        let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+        Self {
+            next_own: *RANGE.start(),
+            pools: Default::default(),
+            unshared: (limit / DESCRIPTORS_SHARE).min(UNSHARED as u64) as usize,
+            is_short: false,
+            taken: HashMap::new(),
+            users: HashMap::new(),
+            connectors: HashMap::new(),
+            acceptors: HashMap::new(),
+            kept: Vec::new(),
+        }
     }
 }
 
@@ -87,38 +167,69 @@ impl PortSpace {
         None
     }
 
-    /// The next held port of that sort with which `local`, an address of the kernel's, has no connection to `remote`. `None`: all are in use.
+    /// The next held port of that sort that no connection needs; or, when the service holds enough of them, with which `local`, an address of
+    /// the kernel's, has no connection to `remote`. `None`: there is none.
     pub fn find_held(
         &mut self,
         sort: Sort,
         local: IpAddr,
         remote: SocketAddr,
+        now: Instant,
         is_live: impl Fn(&Ends, Origin) -> bool,
     ) -> Option<u16> {
-        for _ in 0..self.pools[sort.index()].held.len() {
+        let held = self.pools[sort.index()].held.len();
+        let unshared = if sort.purpose == For::Lent { 0 } else { held.min(STEP.0) };
+        for tried in 0..unshared + held {
+            if tried == unshared && unshared > 0 && held < self.unshared && !self.is_short {
+                return None;
+            }
             let pool = &mut self.pools[sort.index()];
             let at = SocketAddr::new(local, pool.held[pool.next].port);
-            pool.next = (pool.next + 1) % pool.held.len();
+            pool.next = (pool.next + 1) % held;
             if pool.next == 0 {
                 self.forget_ended(&is_live);
             }
-            if self.is_free(&[at, remote], &is_live) {
+            let is_free = match tried < unshared {
+                true => self.is_unused(at, now),
+                false => self.is_free(&[at, remote], &is_live),
+            };
+            if is_free {
                 return Some(at.port());
             }
         }
         None
     }
 
-    fn is_free(&self, ends: &Ends, is_live: impl Fn(&Ends, Origin) -> bool) -> bool {
-        self.taken.get(ends).is_none_or(|origin| !is_live(ends, *origin))
+    /// True when no connector, alive or in TIME-WAIT, has the port.
+    fn is_unused(&self, at: SocketAddr, now: Instant) -> bool {
+        let port = (at.is_ipv6(), at.port());
+        !self.users.contains_key(&port) && self.connectors.get(&port).is_none_or(|until| *until <= now)
+    }
+
+    /// True when no connection has these ends, and needs the connector's port.
+    pub fn is_free(&self, ends: &Ends, is_live: impl Fn(&Ends, Origin) -> bool) -> bool {
+        self.taken.get(ends).is_none_or(|taken| taken.is_given_back || !is_live(ends, taken.origin))
     }
 
     fn forget_ended(&mut self, is_live: impl Fn(&Ends, Origin) -> bool) {
-        self.taken.retain(|ends, origin| is_live(ends, *origin));
+        self.retain(|ends, taken| is_live(ends, taken.origin));
     }
 
-    /// Holds as many more ports of that sort as are held now, within `STEP`; the next search begins with them. False: the kernel gives none.
-    pub fn hold_more(&mut self, sort: Sort) -> bool {
+    /// Keeps those of the recorded connections.
+    fn retain(&mut self, is_kept: impl Fn(&Ends, &Taken) -> bool) {
+        let Self { taken, users, .. } = self;
+        taken.retain(|ends, connection| {
+            let is_kept = is_kept(ends, connection);
+            if !is_kept {
+                drop_user(users, ends[0]);
+            }
+            is_kept
+        });
+    }
+
+    /// Holds as many more ports of that sort as are held now, within `STEP`; the next search begins with them. If the kernel gives none, the
+    /// next search may share ports.
+    pub fn hold_more(&mut self, sort: Sort) {
         let pool = &mut self.pools[sort.index()];
         let wanted = pool.held.len().clamp(STEP.0, STEP.1);
         let new: Vec<Held> = (0..wanted).map_while(|_| hold(sort)).collect();
@@ -127,31 +238,165 @@ impl PortSpace {
             pool.next = pool.held.len();
             pool.held.extend(new);
         }
-        is_more
+        self.is_short = !is_more;
     }
 
     /// Gives ports back to the kernel when connections use less than a quarter of a sort.
-    pub fn release(&mut self, is_live: impl Fn(&Ends, Origin) -> bool) {
+    pub fn release(&mut self, now: Instant, is_live: impl Fn(&Ends, Origin) -> bool) {
+        self.connectors.retain(|_, until| now < *until);
+        self.acceptors.retain(|_, until| now < *until);
         if self.pools.iter().all(|pool| pool.held.len() <= STEP.0) {
             return;
         }
         self.forget_ended(is_live);
-        let used: HashSet<u16> = self.taken.keys().map(|[at, _]| at.port()).collect();
+        let waiting = self.connectors.keys().map(|(_, port)| *port);
+        let used: HashSet<u16> = self.taken.keys().map(|[at, _]| at.port()).chain(waiting).collect();
         self.pools.iter_mut().for_each(|pool| pool.release(&used));
-    }
-
-    /// The connection that was last recorded with these ends.
-    pub fn user(&self, ends: &Ends) -> Option<Origin> {
-        self.taken.get(ends).copied()
     }
 
     /// Records that `origin` uses these ends.
     pub fn take(&mut self, ends: Ends, origin: Origin) {
-        self.taken.insert(ends, origin);
+        if self.taken.insert(ends, Taken { origin, closed: [None; 2], is_given_back: false }).is_none() {
+            *self.users.entry((ends[0].is_ipv6(), ends[0].port())).or_default() += 1;
+        }
+    }
+
+    /// Notes what the ends of a connection need their ports for. Nothing happens if other connections have the ends now.
+    pub fn note(&mut self, ends: &Ends, origin: Origin, needs: [Need; 2], now: Instant) {
+        if let Some(taken) = self.taken.get_mut(ends).filter(|taken| taken.origin == origin) {
+            taken.note(needs, now);
+        }
+    }
+
+    /// The slot of a connection ends. Its ends keep their ports as long as they need them.
+    pub fn end(&mut self, ends: &Ends, origin: Origin, needs: [Need; 2], now: Instant) {
+        self.note(ends, origin, needs, now);
+        let Some(taken) = self.taken.get(ends).filter(|taken| taken.origin == origin) else { return };
+        let Taken { closed, is_given_back, .. } = *taken;
+        self.taken.remove(ends);
+        drop_user(&mut self.users, ends[0]);
+        for (end, (need, since)) in closed.into_iter().enumerate().filter_map(|(i, c)| Some((i, c?))) {
+            if end == 0 && is_given_back {
+                continue;
+            }
+            self.rest(ends, end, need, since);
+        }
+    }
+
+    /// One end has this need since then, and no slot says so any more.
+    pub fn rest(&mut self, ends: &Ends, end: usize, need: Need, since: Instant) {
+        let Some(until) = ends_at(need, since).filter(|until| *until > since) else { return };
+        let at = ends[end];
+        let latest = match end {
+            0 => self.connectors.entry((at.is_ipv6(), at.port())).or_insert(until),
+            _ => self.acceptors.entry(at).or_insert(until),
+        };
+        *latest = until.max(*latest);
+    }
+
+    /// Notes what all connections with a port of that number need it for; `needs` is `None` for those that have ended.
+    pub fn note_port(&mut self, port: u16, now: Instant, needs: impl Fn(&Ends, Origin) -> Option<[Need; 2]>) {
+        for (ends, taken) in self.taken.iter_mut().filter(|(ends, _)| ends.iter().any(|at| at.port() == port))
+        {
+            taken.note(needs(ends, taken.origin).unwrap_or([Need::Nothing; 2]), now);
+        }
+    }
+
+    /// A program wants to bind a socket to `at`, and the kernel says that the port is in use. Gives it back to the kernel where the service
+    /// holds it for no connection that needs it. The needs are noted. True: the program may try again.
+    pub fn give_back(&mut self, at: SocketAddr, now: Instant) -> bool {
+        let port = at.port();
+        let is_anywhere = at.ip() == IpAddr::from(Ipv6Addr::UNSPECIFIED);
+        let mut is_given = self.release_kept(Some(port), now);
+        for is_ipv6 in [false, true].into_iter().filter(|six| is_anywhere || *six == at.is_ipv6()) {
+            if self.is_needed(is_ipv6, port, now) {
+                continue;
+            }
+            for purpose in [For::Plain, For::Reusing, For::Lent] {
+                is_given |= self.pools[Sort { is_ipv6, purpose }.index()].give_back(port);
+            }
+            // What is left of these connections is the acceptor's end.
+            let its =
+                self.taken.iter_mut().filter(|([at, _], _)| (at.is_ipv6(), at.port()) == (is_ipv6, port));
+            its.for_each(|(_, taken)| taken.is_given_back = true);
+        }
+        is_given
+    }
+
+    /// True when a connector needs the port.
+    fn is_needed(&self, is_ipv6: bool, port: u16, now: Instant) -> bool {
+        let is_it = |at: &SocketAddr| at.port() == port && at.is_ipv6() == is_ipv6;
+        self.connectors.get(&(is_ipv6, port)).is_some_and(|until| now < *until)
+            || self
+                .taken
+                .iter()
+                .any(|(ends, taken)| is_it(&ends[0]) && !taken.is_given_back && taken.needs(0, now))
+    }
+
+    /// The addresses with that port that acceptors need. The needs are noted.
+    fn needed_by_acceptors(&self, port: u16, now: Instant) -> HashSet<SocketAddr> {
+        let taken = self.taken.iter().filter(|(ends, taken)| ends[1].port() == port && taken.needs(1, now));
+        let waiting = self.acceptors.iter().filter(|(at, until)| at.port() == port && now < **until);
+        taken.map(|(ends, _)| ends[1]).chain(waiting.map(|(at, _)| *at)).collect()
+    }
+
+    /// True when connections need the port of a listener at `local`. The needs are noted.
+    pub fn has_acceptors(&self, local: SocketAddr, now: Instant) -> bool {
+        self.needed_by_acceptors(local.port(), now).iter().any(|at| covers(local, *at))
+    }
+
+    /// A listener at `local` is closed: holds the port at the addresses at which its connections need it. The needs are noted.
+    pub fn keep(&mut self, local: SocketAddr, reuses: bool, now: Instant) {
+        let needed = self.needed_by_acceptors(local.port(), now);
+        let is_new = |at: &SocketAddr| covers(local, *at) && self.kept.iter().all(|kept| kept.at != *at);
+        let new: Vec<SocketAddr> = needed.into_iter().filter(is_new).take(KEPT_MOST).collect();
+        let hold = |at: SocketAddr| Some(Kept { at, _socket: hold_at(at, reuses)? });
+        self.kept.extend(new.into_iter().filter_map(hold));
+    }
+
+    /// The ports that are kept for closed listeners' connections, each once.
+    pub fn kept_ports(&self) -> HashSet<u16> {
+        self.kept.iter().map(|kept| kept.at.port()).collect()
+    }
+
+    /// Gives the kept ports back that no connection needs; `only`: of those with that number. The needs are noted. True: there were some.
+    pub fn release_kept(&mut self, only: Option<u16>, now: Instant) -> bool {
+        let before = self.kept.len();
+        let mut kept = std::mem::take(&mut self.kept);
+        kept.retain(|kept| {
+            let is_asked_for = only.is_none_or(|port| port == kept.at.port());
+            !is_asked_for || self.needed_by_acceptors(kept.at.port(), now).contains(&kept.at)
+        });
+        self.kept = kept;
+        self.kept.len() < before
     }
 }
 
+/// One connector with the port less.
+fn drop_user(users: &mut HashMap<(bool, u16), u32>, at: SocketAddr) {
+    if let Entry::Occupied(mut count) = users.entry((at.is_ipv6(), at.port())) {
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
+        }
+    }
+}
+
+/// True when a listener at `local` accepts connections to `at`.
+fn covers(local: SocketAddr, at: SocketAddr) -> bool {
+    local.port() == at.port()
+        && (local.ip() == at.ip() || local.ip().is_unspecified() && (local.is_ipv6() || at.is_ipv4()))
+}
+
 impl Pool {
+    /// Gives one port back to the kernel. False: it is none of these.
+    fn give_back(&mut self, port: u16) -> bool {
+        let Some(index) = self.held.iter().position(|held| held.port == port) else { return false };
+        self.held.remove(index);
+        self.next = 0;
+        true
+    }
+
     fn release(&mut self, used: &HashSet<u16>) {
         let in_use = self.held.iter().filter(|held| used.contains(&held.port)).count();
         if self.held.len() <= STEP.0 || in_use * 4 >= self.held.len() {
@@ -169,112 +414,25 @@ impl Pool {
 
 /// Has the kernel choose a port and holds it, at all addresses of the family.
 fn hold(sort: Sort) -> Option<Held> {
-    let any: (AddressFamily, IpAddr) = if sort.is_ipv6 {
-        (AddressFamily::INET6, Ipv6Addr::UNSPECIFIED.into())
-    } else {
-        (AddressFamily::INET, Ipv4Addr::UNSPECIFIED.into())
-    };
-    let socket = socket_with(any.0, SocketType::STREAM, SocketFlags::CLOEXEC, None).ok()?;
-    if sort.is_ipv6 {
-        sockopt::set_ipv6_v6only(&socket, true).ok()?;
-    }
-    bind(&socket, &SocketAddr::new(any.1, 0)).ok()?;
+    let any: IpAddr = if sort.is_ipv6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+    let socket = hold_at(SocketAddr::new(any, 0), false)?;
     // Only now: with the option the kernel would choose ports that other sockets have, too.
-    sockopt::set_socket_reuseaddr(&socket, sort.reuses).ok()?;
+    sockopt::set_socket_reuseaddr(&socket, sort.purpose == For::Reusing).ok()?;
     let at = SocketAddr::try_from(getsockname(&socket).ok()?).ok()?;
     Some(Held { port: at.port(), _socket: socket })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_port_in_use_with_the_same_peer_is_skipped_in_the_next_round() {
-        let (a, b): (SocketAddr, SocketAddr) =
-            ("10.9.0.2:80".parse().unwrap(), "10.9.0.2:81".parse().unwrap());
-        let mut ports = PortSpace::default();
-        let held = ports.find_own(a.ip(), a, |_, _| true, |_| false).unwrap();
-        ports.take([SocketAddr::new(a.ip(), held), a], Origin::Pair(1, 1));
-        let reserved = |at: SocketAddr| at.port() == 40_000;
-        for _ in 0..60_000 {
-            let port = ports.find_own(a.ip(), a, |_, origin| origin == Origin::Pair(1, 1), reserved).unwrap();
-            assert!(port != held && port != 40_000 && RANGE.contains(&port));
-            ports.take([SocketAddr::new(a.ip(), port), a], Origin::Pair(2, 2));
-        }
-        assert!(ports.taken.len() <= RANGE.len(), "what has ended is forgotten");
-        let mut others = (0..RANGE.len()).filter_map(|_| ports.find_own(a.ip(), b, |_, _| true, |_| false));
-        assert!(others.any(|port| port == held), "another peer's connections do not matter");
+/// Holds that port at that address. `None`: another socket has it.
+fn hold_at(at: SocketAddr, reuses: bool) -> Option<OwnedFd> {
+    let family = if at.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None).ok()?;
+    if at.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, true).ok()?;
     }
-
-    #[test]
-    fn a_port_is_held_at_the_addresses_of_one_family() {
-        let is_taken = |ip: IpAddr, port: u16| std::net::TcpListener::bind((ip, port)).is_err();
-        for (own, other) in [("127.0.0.1", "::1"), ("::1", "127.0.0.1")] {
-            let [own, other]: [IpAddr; 2] = [own, other].map(|ip| ip.parse().unwrap());
-            let mut ports = PortSpace::default();
-            let [sort, other_sort] = [own, other].map(|ip| Sort { is_ipv6: ip.is_ipv6(), reuses: false });
-            assert!(ports.hold_more(sort));
-            let port = ports.find_held(sort, own, SocketAddr::new(own, 80), |_, _| true).unwrap();
-            assert!(is_taken(own, port));
-            // Another program may have some of these ports.
-            assert!(ports.pools[sort.index()].held.iter().any(|held| !is_taken(other, held.port)));
-            assert_eq!(ports.find_held(other_sort, other, SocketAddr::new(other, 80), |_, _| true), None);
-        }
-    }
-
-    #[test]
-    fn a_port_is_shared_where_both_sockets_reuse_addresses() {
-        let local: IpAddr = "127.0.0.1".parse().unwrap();
-        let mut ports = PortSpace::default();
-        for held_reuses in [false, true] {
-            let sort = Sort { is_ipv6: false, reuses: held_reuses };
-            assert!(ports.hold_more(sort));
-            let port = ports.find_held(sort, local, SocketAddr::new(local, 80), |_, _| true).unwrap();
-            for reuses in [false, true] {
-                let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None);
-                let socket = socket.unwrap();
-                sockopt::set_socket_reuseaddr(&socket, reuses).unwrap();
-                let is_bound = bind(&socket, &SocketAddr::new(local, port)).is_ok();
-                assert_eq!(is_bound, held_reuses && reuses, "held {held_reuses}, bound {reuses}");
-            }
-        }
-    }
-
-    #[test]
-    fn all_ports_in_use_is_said() {
-        let a: SocketAddr = "10.9.0.2:80".parse().unwrap();
-        let mut ports = PortSpace::default();
-        for port in RANGE {
-            ports.take([SocketAddr::new(a.ip(), port), a], Origin::Relay(1));
-        }
-        assert_eq!(ports.find_own(a.ip(), a, |_, _| true, |_| false), None);
-        assert!(ports.find_own(a.ip(), a, |_, _| false, |_| false).is_some());
-    }
-
-    #[test]
-    fn held_ports_serve_every_destination_and_go_back_to_the_kernel() {
-        let local: IpAddr = "127.0.0.1".parse().unwrap();
-        let [a, b]: [SocketAddr; 2] = ["127.0.0.1:80", "127.0.0.1:81"].map(|at| at.parse().unwrap());
-        let mut ports = PortSpace::default();
-        let sort = Sort { is_ipv6: false, reuses: false };
-        for to in [a, b] {
-            for _ in 0..STEP.0 * 4 {
-                let port = ports.find_held(sort, local, to, |_, _| true).or_else(|| {
-                    assert!(ports.hold_more(sort));
-                    ports.find_held(sort, local, to, |_, _| true)
-                });
-                let port = port.unwrap();
-                assert!(ports.user(&[SocketAddr::new(local, port), to]).is_none());
-                ports.take([SocketAddr::new(local, port), to], Origin::Relay(1));
-            }
-        }
-        let port = ports.pools[sort.index()].held[0].port;
-        assert_eq!(ports.pools[sort.index()].held.len(), STEP.0 * 4, "the second destination needed no more");
-        assert!(std::net::TcpListener::bind(("127.0.0.1", port)).is_err(), "the kernel gives it to no other");
-        ports.release(|_, _| true);
-        assert_eq!(ports.pools[sort.index()].held.len(), STEP.0 * 4);
-        ports.release(|_, _| false);
-        assert_eq!(ports.pools[sort.index()].held.len(), STEP.0, "what nothing needs goes at once");
-    }
+    sockopt::set_socket_reuseaddr(&socket, reuses).ok()?;
+    bind(&socket, &at).ok()?;
+    Some(socket)
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,6 +25,8 @@ pub struct Shown {
     pub v6_only: bool,
     /// It has `SO_REUSEPORT` set.
     pub reuse_port: bool,
+    /// It has `SO_REUSEADDR` set.
+    pub reuse_address: bool,
     /// It is in the epoll set that was given, and stays there while any process has it open.
     pub watched: bool,
 }
@@ -45,6 +47,7 @@ pub fn look(socket: &OwnedFd, set: Option<&Alive>) -> Option<Shown> {
         listens: sockopt::socket_acceptconn(socket).ok()?,
         v6_only: is_v6 && sockopt::ipv6_v6only(socket).ok()?,
         reuse_port: sockopt::socket_reuseport(socket).ok()?,
+        reuse_address: sockopt::socket_reuseaddr(socket).ok()?,
         watched: set.is_some_and(|set| set.watch(socket, cookie).is_ok()),
     })
 }

@@ -3,6 +3,7 @@
 
 use crate::cores::{Command, Core};
 use crate::listen::direct::InUse;
+use crate::local::port_need::note_order;
 use crate::memory::region::{AppRegion, PairRegion, Stage, Use};
 use crate::memory::slot_key::SlotKey;
 use crate::registry::application::Application;
@@ -288,6 +289,7 @@ impl Registry {
         }
         let Some(half) = pair.region.slot(slot).map(|s| &s.half) else { return };
         let (own, peer) = (&half[side], &half[side ^ 1]);
+        note_order(own, peer);
         if !close_for(own, peer, reset) {
             return;
         }
@@ -409,13 +411,14 @@ impl Registry {
 
     /// Frees the slots of one pair region that are closed at both ends. Returns how many.
     pub fn sweep_pair(&mut self, id: u32, in_use: &InUse) -> usize {
-        let Self { pairs, listeners, .. } = self;
+        let Self { pairs, listeners, ports, now, .. } = self;
         let Some(pair) = pairs.get_mut(&id) else { return 0 };
         let is_over = |slot: &u32| {
             let is_used = || in_use.contains(&SlotKey { region: id, slot: *slot });
             pair.is_over(*slot, is_used, |grant| Self::is_waiting(listeners, grant))
         };
         let slots: Vec<u32> = pair.slots.iter().map(|(slot, _)| slot).filter(is_over).collect();
+        ports.note_pair(id, pair, &slots, *now);
         let ended: Vec<_> = slots.iter().filter_map(|slot| pair.slots.release(*slot)).collect();
         pair.lent -= ended.iter().filter(|c| c.stage == Stage::Lent).count() as u32;
         ended.iter().for_each(|c| self.end_grant(c.grant));

@@ -206,6 +206,7 @@ impl Registry {
                 self.connect(id, shown, remote, options, has_looked)
             }
             Request::SetOptions { region, slot, options } => self.set_options(id, region, slot, &options),
+            Request::WantPort { at } => self.want_port(id, at),
             Request::Closed { region, slot } => self.closed(id, region, slot),
             Request::Info { region, slot } => self.flow_info(id, region, slot),
             Request::Region { region } => self.tell_region(id, region),

@@ -2,7 +2,8 @@
 
 use crate::connect::accept_queue::Queue;
 use crate::connect::{Why, fallback, whom_to_ask};
-use crate::process::{fork, io_uring, visibility};
+use crate::process::visibility::{self, Changing};
+use crate::process::{fork, io_uring};
 use crate::session::{self, Client, config, detached, log};
 use crate::socket::placeholder::{self, Place};
 use crate::socket::{Sock, flag};
@@ -35,6 +36,8 @@ pub struct Listener {
     is_busy: AtomicBool,
     /// Generation of the process that has shown the socket to the service.
     shown_by: AtomicU32,
+    /// The service wants to hear when the descriptor is closed: connections need the port.
+    pub is_port_needed: AtomicBool,
 }
 
 impl Listener {
@@ -143,7 +146,8 @@ fn announce(sock: &Arc<Sock>, fd: RawFd, client: &Arc<Client>, backlog: u32) -> 
     if local_address(fd).is_some_and(|local| address::plain(local).ip().is_unspecified()) {
         sock.set(|settings| settings.is_anywhere = true);
     }
-    sock.decide_listener(Listener { queue, is_busy: AtomicBool::new(false), shown_by });
+    let [is_busy, is_port_needed] = [const { AtomicBool::new(false) }; 2];
+    sock.decide_listener(Listener { queue, is_busy, shown_by, is_port_needed });
     // The service already has the options of a socket that it knows.
     if !is_known {
         crate::socket::options::tell(sock);
@@ -199,9 +203,36 @@ pub fn close(listener: &Listener, client: Option<&Client>) {
     let request = Request::Unlisten { queue: listener.queue.id, because: Unlisten::Closed };
     if listener.shown_by.load(Ordering::Relaxed) == fork::generation() {
         // Perhaps the last holder: when this returns no process connects directly.
-        let _ = client.ask(request);
+        let is_needed = matches!(client.ask(request), Ok((Reply::PortNeeded, _)));
+        listener.is_port_needed.store(is_needed, Ordering::Relaxed);
     } else {
         client.say(request);
+    }
+}
+
+/// A descriptor is being closed, until this is dropped.
+#[derive(Debug, Default)]
+pub struct Closing {
+    /// Id of the accept queue of a listener whose port its connections still need.
+    ended: Option<u32>,
+    _changing: Option<Changing>,
+}
+
+impl Closing {
+    /// `ended`: the accept queue of such a listener.
+    pub const fn new(ended: Option<u32>, changing: Option<Changing>) -> Self {
+        Self { ended, _changing: changing }
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        let Some(queue) = self.ended else { return };
+        let _deferred = Deferred::begin();
+        if let Some(client) = session::current() {
+            // The port is free in the kernel now: the service holds it.
+            let _ = client.ask(Request::Unlisten { queue, because: Unlisten::Closed });
+        }
     }
 }
 

@@ -338,7 +338,7 @@ pub fn entering(
     ring: RawFd,
     count: u32,
     event: impl Fn(u64) -> Option<libc::epoll_event>,
-) -> Vec<file::Changing> {
+) -> Vec<file::Closing> {
     let mut closing = Vec::new();
     if count == 0 || !is_watched(ring) || file::is_borrowed() {
         return closing;
@@ -358,7 +358,7 @@ pub fn entering(
             EPOLL_CTL => control(&entry, fd, &event),
             CLOSE if is_bound => used(&entry, fd),
             CLOSE if entry.is_plain_close() => match file::closing(fd) {
-                Ok(changing) => closing.extend(changing),
+                Ok(changing) => closing.push(changing),
                 Err(_) => entry.set_descriptor(-1),
             },
             SPLICE | TEE => [fd, entry.second()].into_iter().for_each(|fd| used(&entry, fd)),

@@ -1,0 +1,214 @@
+//! Tests of ports and ends against the kernel.
+
+use super::*;
+
+#[test]
+fn a_port_in_use_with_the_same_peer_is_skipped_in_the_next_round() {
+    let (a, b): (SocketAddr, SocketAddr) = ("10.9.0.2:80".parse().unwrap(), "10.9.0.2:81".parse().unwrap());
+    let mut ports = PortSpace::default();
+    let held = ports.find_own(a.ip(), a, |_, _| true, |_| false).unwrap();
+    ports.take([SocketAddr::new(a.ip(), held), a], Origin::Pair(1, 1));
+    let reserved = |at: SocketAddr| at.port() == 40_000;
+    for _ in 0..60_000 {
+        let port = ports.find_own(a.ip(), a, |_, origin| origin == Origin::Pair(1, 1), reserved).unwrap();
+        assert!(port != held && port != 40_000 && RANGE.contains(&port));
+        ports.take([SocketAddr::new(a.ip(), port), a], Origin::Pair(2, 2));
+    }
+    assert!(ports.taken.len() <= RANGE.len(), "what has ended is forgotten");
+    let mut others = (0..RANGE.len()).filter_map(|_| ports.find_own(a.ip(), b, |_, _| true, |_| false));
+    assert!(others.any(|port| port == held), "another peer's connections do not matter");
+}
+
+#[test]
+fn a_port_is_held_at_the_addresses_of_one_family() {
+    let is_taken = |ip: IpAddr, port: u16| std::net::TcpListener::bind((ip, port)).is_err();
+    for (own, other) in [("127.0.0.1", "::1"), ("::1", "127.0.0.1")] {
+        let [own, other]: [IpAddr; 2] = [own, other].map(|ip| ip.parse().unwrap());
+        let mut ports = PortSpace::default();
+        let [sort, other_sort] = [own, other].map(|ip| Sort { is_ipv6: ip.is_ipv6(), purpose: For::Plain });
+        ports.hold_more(sort);
+        let port = ports.find_held(sort, own, SocketAddr::new(own, 80), Instant::now(), |_, _| true).unwrap();
+        assert!(is_taken(own, port));
+        // Another program may have some of these ports.
+        assert!(ports.pools[sort.index()].held.iter().any(|held| !is_taken(other, held.port)));
+        assert_eq!(
+            ports.find_held(other_sort, other, SocketAddr::new(other, 80), Instant::now(), |_, _| true),
+            None
+        );
+    }
+}
+
+#[test]
+fn a_port_is_shared_where_both_sockets_reuse_addresses() {
+    let local: IpAddr = "127.0.0.1".parse().unwrap();
+    let mut ports = PortSpace::default();
+    for (held_reuses, purpose) in [(false, For::Plain), (true, For::Reusing), (false, For::Lent)] {
+        let sort = Sort { is_ipv6: false, purpose };
+        ports.hold_more(sort);
+        let port =
+            ports.find_held(sort, local, SocketAddr::new(local, 80), Instant::now(), |_, _| true).unwrap();
+        for reuses in [false, true] {
+            let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+            let socket = socket.unwrap();
+            sockopt::set_socket_reuseaddr(&socket, reuses).unwrap();
+            let is_bound = bind(&socket, &SocketAddr::new(local, port)).is_ok();
+            assert_eq!(is_bound, held_reuses && reuses, "held {held_reuses}, bound {reuses}");
+        }
+    }
+}
+
+#[test]
+fn all_ports_in_use_is_said() {
+    let a: SocketAddr = "10.9.0.2:80".parse().unwrap();
+    let mut ports = PortSpace::default();
+    for port in RANGE {
+        ports.take([SocketAddr::new(a.ip(), port), a], Origin::Relay(1));
+    }
+    assert_eq!(ports.find_own(a.ip(), a, |_, _| true, |_| false), None);
+    assert!(ports.find_own(a.ip(), a, |_, _| false, |_| false).is_some());
+}
+
+#[test]
+fn held_ports_serve_every_destination_and_go_back_to_the_kernel() {
+    let local: IpAddr = "127.0.0.1".parse().unwrap();
+    let [a, b]: [SocketAddr; 2] = ["127.0.0.1:80", "127.0.0.1:81"].map(|at| at.parse().unwrap());
+    let mut ports = PortSpace::default();
+    let sort = Sort { is_ipv6: false, purpose: For::Lent };
+    for to in [a, b] {
+        for _ in 0..STEP.0 * 4 {
+            let port = ports.find_held(sort, local, to, Instant::now(), |_, _| true).or_else(|| {
+                ports.hold_more(sort);
+                ports.find_held(sort, local, to, Instant::now(), |_, _| true)
+            });
+            let port = port.unwrap();
+            assert!(ports.is_free(&[SocketAddr::new(local, port), to], |_, _| true));
+            ports.take([SocketAddr::new(local, port), to], Origin::Relay(1));
+        }
+    }
+    let port = ports.pools[sort.index()].held[0].port;
+    assert_eq!(ports.pools[sort.index()].held.len(), STEP.0 * 4, "the second destination needed no more");
+    assert!(std::net::TcpListener::bind(("127.0.0.1", port)).is_err(), "the kernel gives it to no other");
+    ports.release(Instant::now(), |_, _| true);
+    assert_eq!(ports.pools[sort.index()].held.len(), STEP.0 * 4);
+    ports.release(Instant::now(), |_, _| false);
+    assert_eq!(ports.pools[sort.index()].held.len(), STEP.0, "what nothing needs goes at once");
+}
+
+/// A held port, and the ends of a connection from it to a listener.
+fn connection(ports: &mut PortSpace, sort: Sort) -> Ends {
+    let local: IpAddr = "127.0.0.1".parse().unwrap();
+    let to = SocketAddr::new(local, 80);
+    ports.hold_more(sort);
+    let port = ports.find_held(sort, local, to, Instant::now(), |_, _| true).unwrap();
+    let ends = [SocketAddr::new(local, port), to];
+    ports.take(ends, Origin::Relay(1));
+    ends
+}
+
+const S: std::time::Duration = std::time::Duration::from_secs(1);
+
+#[test]
+fn connections_share_no_port_while_few_are_held() {
+    let local: IpAddr = "127.0.0.1".parse().unwrap();
+    let sort = Sort { is_ipv6: false, purpose: For::Plain };
+    let mut ports = PortSpace { unshared: 256, ..PortSpace::default() };
+    let mut used = HashSet::new();
+    for i in 0..2 * 256u16 {
+        // Each connection has a destination of its own.
+        let to = SocketAddr::new(local, 1 + i);
+        let port = ports.find_held(sort, local, to, Instant::now(), |_, _| true).unwrap_or_else(|| {
+            ports.hold_more(sort);
+            ports.find_held(sort, local, to, Instant::now(), |_, _| true).unwrap()
+        });
+        let ends = [SocketAddr::new(local, port), to];
+        assert_eq!(used.insert(port), usize::from(i) < 256);
+        ports.take(ends, Origin::Relay(1));
+    }
+    assert_eq!(ports.pools[sort.index()].held.len(), 256);
+    ports.forget_ended(|_, _| false);
+    assert!(ports.users.is_empty());
+}
+
+/// What the end needs its port for, each from which second on; the second at which the port is asked for; whether it is given back.
+type Case<'a> = (&'a [(Need, u32)], u32, bool);
+
+#[test]
+fn a_connectors_port_goes_back_when_its_end_needs_it_no_longer() {
+    let begin = Instant::now();
+    let sort = Sort { is_ipv6: false, purpose: For::Plain };
+    let five = Need::FinWait2(5 * S);
+    let cases: [Case<'_>; 9] = [
+        (&[], 100, false),
+        (&[(Need::Live, 0)], 100, false),
+        (&[(Need::Nothing, 0)], 0, true),
+        (&[(five, 0)], 4, false),
+        (&[(five, 0)], 5, true),
+        (&[(five, 0), (Need::TimeWait, 3)], 62, false),
+        (&[(five, 0), (Need::TimeWait, 3)], 63, true),
+        (&[(five, 0), (Need::TimeWait, 6)], 6, true),
+        (&[(five, 0), (Need::Nothing, 3)], 3, true),
+    ];
+    for (needs, asked, is_given) in cases {
+        let mut ports = PortSpace::default();
+        let ends = connection(&mut ports, sort);
+        for (need, at) in needs {
+            let needs = [*need, Need::Live];
+            ports.note_port(ends[0].port(), begin + S * *at, |_, origin| {
+                assert_eq!(origin, Origin::Relay(1));
+                Some(needs)
+            });
+        }
+        assert_eq!(ports.give_back(ends[0], begin + S * asked), is_given, "{needs:?} {asked}");
+        assert_eq!(std::net::TcpListener::bind(ends[0]).is_ok(), is_given, "{needs:?} {asked}");
+        assert_eq!(ports.is_free(&ends, |_, _| true), is_given, "the program may have the same ends");
+        assert!(ports.has_acceptors(ends[1], begin), "the acceptor has not closed");
+    }
+}
+
+#[test]
+fn a_port_rests_after_the_slot_of_its_connection_has_ended() {
+    let begin = Instant::now();
+    for purpose in [For::Plain, For::Reusing] {
+        let mut ports = PortSpace::default();
+        let ends = connection(&mut ports, Sort { is_ipv6: false, purpose });
+        ports.end(&ends, Origin::Relay(2), [Need::Nothing; 2], begin);
+        assert!(!ports.is_free(&ends, |_, _| true), "another connection has the ends");
+        ports.end(&ends, Origin::Relay(1), [Need::TimeWait, Need::Nothing], begin);
+        ports.release(begin + 59 * S, |_, _| false);
+        assert!(!ports.give_back(ends[0], begin + 59 * S));
+        let other = SocketAddr::new("::1".parse().unwrap(), ends[0].port());
+        assert!(!ports.give_back(other, begin + 60 * S), "held for the other family only");
+        assert!(ports.give_back(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), other.port()), begin + 60 * S));
+    }
+}
+
+#[test]
+fn a_closed_listeners_port_is_kept_for_its_connections() {
+    let begin = Instant::now();
+    let is_free = |at: SocketAddr| std::net::TcpStream::connect(at).is_err() && hold_at(at, false).is_some();
+    // Below the kernel's range, so that no other test gets the port in between.
+    let mut listeners = (20_000..).map(|port| std::net::TcpListener::bind(("127.0.0.1", port)));
+    let listener = listeners.find_map(Result::ok).unwrap();
+    let at = listener.local_addr().unwrap();
+    let anywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), at.port());
+    let ends = ["127.0.0.1:9".parse().unwrap(), at];
+    let mut ports = PortSpace::default();
+    ports.take(ends, Origin::Relay(1));
+    assert!(ports.has_acceptors(anywhere, begin) && ports.has_acceptors(at, begin));
+    assert!(!ports.has_acceptors(SocketAddr::new("127.0.0.2".parse().unwrap(), at.port()), begin));
+    ports.keep(anywhere, false, begin);
+    assert!(ports.kept.is_empty(), "the kernel's listener is still there");
+    drop(listener);
+    for reuses in [false, true] {
+        let mut ports = PortSpace::default();
+        ports.take(ends, Origin::Relay(1));
+        ports.keep(anywhere, reuses, begin);
+        ports.keep(anywhere, reuses, begin);
+        assert_eq!(ports.kept_ports().len(), 1);
+        assert!(!is_free(at));
+        assert_eq!(hold_at(at, true).is_some(), reuses, "as the listener was");
+        ports.end(&ends, Origin::Relay(1), [Need::Nothing, Need::TimeWait], begin);
+        assert!(!ports.release_kept(None, begin + 59 * S) && !is_free(at));
+        assert!(ports.release_kept(None, begin + 60 * S) && is_free(at));
+    }
+}
