@@ -1,6 +1,6 @@
 //! `TCP_DEFER_ACCEPT` within one host: who has said nothing is not accepted.
 
-use crate::common::{App, Conn, Daemon, listener};
+use crate::common::{App, Conn, Daemon, PATIENCE, listener};
 use control::{Request, SocketOptions};
 use queue::stream::raise;
 use service::{Options, Sharing};
@@ -123,7 +123,7 @@ fn it_comes_to_the_process_for_which_it_was_made() {
         }
         let mut heard = 0;
         let begin = Instant::now();
-        while heard < all.len() && begin.elapsed() < Duration::from_secs(5) {
+        while heard < all.len() && begin.elapsed() < PATIENCE {
             let here = d.server.accept(d.queue, &mut d.tail);
             let there = second.accept(queue, &mut tail);
             for (app, conn) in [(&mut d.server, here), (&mut second, there)] {

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-pub const PATIENCE: Duration = Duration::from_secs(5);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 const POPULATED: usize = 1 << 20;
 
 /// A service in a thread, which is open. It is opened there, too: that thread and what it starts give up what the service does not need,
@@ -99,6 +99,13 @@ impl Daemon {
         std::io::Seek::rewind(&mut at).unwrap();
         std::io::Read::read_to_string(&mut at, &mut text).unwrap();
         Ok(serde_json::from_str(&text).unwrap())
+    }
+
+    /// Waits until the service has so many applications: it has heard of the death of all others.
+    pub fn until_applications(&self, count: u64) {
+        self.until("so many applications", |_| {
+            self.report(Report::Statistics)["applications"].as_u64() == Some(count)
+        });
     }
 
     /// Waits until `f` of the sockets' report is true.
@@ -488,12 +495,22 @@ impl App {
 
     /// Receives exactly `n` bytes.
     pub fn receive_exact(&mut self, conn: &mut Conn, n: usize) -> Vec<u8> {
+        self.receive_by(conn, n, Duration::from_millis(20))
+    }
+
+    /// Like [`Self::receive_exact`], for bytes of which the other side tells: looks again only when woken, so a wake that does not come
+    /// fails the test.
+    pub fn receive_told(&mut self, conn: &mut Conn, n: usize) -> Vec<u8> {
+        self.receive_by(conn, n, PATIENCE)
+    }
+
+    fn receive_by(&mut self, conn: &mut Conn, n: usize, nap: Duration) -> Vec<u8> {
         let (mut all, end) = (Vec::new(), Instant::now() + PATIENCE);
         while all.len() < n {
             let piece = self.receive(conn, n - all.len()).expect("the stream ended early");
             if piece.is_empty() {
                 assert!(Instant::now() < end, "{} of {n} bytes came", all.len());
-                self.sleep(Duration::from_millis(20));
+                self.sleep(nap);
             }
             all.extend(piece);
         }
@@ -559,11 +576,20 @@ impl App {
     }
 
     /// Waits until `f` holds.
-    pub fn until(&mut self, what: &str, mut f: impl FnMut(&mut Self) -> bool) {
+    pub fn until(&mut self, what: &str, f: impl FnMut(&mut Self) -> bool) {
+        self.until_by(what, Duration::from_millis(10), f);
+    }
+
+    /// Like [`Self::until`], where each step is told: looks again only when woken.
+    pub fn until_told(&mut self, what: &str, f: impl FnMut(&mut Self) -> bool) {
+        self.until_by(what, PATIENCE, f);
+    }
+
+    fn until_by(&mut self, what: &str, nap: Duration, mut f: impl FnMut(&mut Self) -> bool) {
         let end = Instant::now() + PATIENCE;
         while !f(self) {
             assert!(Instant::now() < end, "{what}");
-            self.sleep(Duration::from_millis(10));
+            self.sleep(nap);
         }
     }
 
