@@ -1,6 +1,6 @@
 //! `TCP_DEFER_ACCEPT` within one host: who has said nothing is not accepted.
 
-use crate::common::{App, Conn, Daemon, listener};
+use crate::common::{App, Conn, Daemon, PATIENCE, listener};
 use control::{Request, SocketOptions};
 use queue::stream::raise;
 use service::{Options, Sharing};
@@ -121,7 +121,7 @@ fn whichever_process_accepts_has_the_first_bytes() {
         }
         let mut heard = 0;
         let begin = Instant::now();
-        while heard < all.len() && begin.elapsed() < crate::common::PATIENCE {
+        while heard < all.len() && begin.elapsed() < PATIENCE {
             let here = d.server.accept(d.queue);
             let there = second.accept(queue);
             for (app, conn) in [(&mut d.server, here), (&mut second, there)] {

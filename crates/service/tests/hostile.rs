@@ -1,6 +1,6 @@
 //! Applications that misbehave: the service goes on, their neighbours notice nothing, they are detached.
 
-use crate::common::{App, Conn, Daemon, hello, listener};
+use crate::common::{App, Conn, Daemon, PATIENCE, hello, listener};
 use crate::hostile_holder::scribble_queue;
 use base::Seed;
 use control::{Line, LineError, Report, Request, SocketOptions, ToApplication, ToService, Unlisten};
@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use service::{Options, Sharing};
 use shm::{Region, Side};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// True when the service has hung up.
@@ -38,18 +38,20 @@ fn kind_of(request: Request) -> u8 {
 /// Two honest applications that talk all the time.
 struct Neighbours {
     stop: Arc<AtomicBool>,
-    thread: std::thread::JoinHandle<u64>,
+    /// Connections that were made, used and closed.
+    rounds: Arc<AtomicU64>,
+    thread: std::thread::JoinHandle<()>,
 }
 
 impl Neighbours {
     fn start(daemon: &Daemon) -> Self {
         let (mut server, mut client) = (App::new(daemon), App::new(daemon));
         let stop = Arc::new(AtomicBool::new(false));
-        let over = stop.clone();
+        let rounds = Arc::new(AtomicU64::new(0));
+        let (over, count) = (stop.clone(), rounds.clone());
         let thread = std::thread::spawn(move || {
             let (socket, address) = listener();
             let queue = server.listen(&socket, 8);
-            let mut rounds = 0u64;
             while !over.load(Ordering::Relaxed) {
                 let mut there = client.connect(address);
                 let (mut here, _) = server.accept_wait(queue);
@@ -61,17 +63,22 @@ impl Neighbours {
                 }
                 client.close(&there);
                 server.close(&here);
-                rounds += 1;
+                count.fetch_add(1, Ordering::Relaxed);
             }
-            rounds
         });
-        Self { stop, thread }
+        Self { stop, rounds, thread }
     }
 
+    /// Waits until the neighbours have made three connections more, and ends them.
     fn finish(self) {
+        let enough = self.rounds.load(Ordering::Relaxed) + 3;
+        let end = Instant::now() + PATIENCE;
+        while self.rounds.load(Ordering::Relaxed) < enough && !self.thread.is_finished() {
+            assert!(Instant::now() < end, "the neighbours come to a stop");
+            std::thread::sleep(Duration::from_millis(1));
+        }
         self.stop.store(true, Ordering::Relaxed);
-        let rounds = self.thread.join().expect("the neighbours notice nothing");
-        assert!(rounds > 3, "{rounds} rounds only");
+        self.thread.join().expect("the neighbours notice nothing");
     }
 }
 
@@ -306,7 +313,5 @@ fn who_does_not_read_its_control_line_is_detached() {
         matches!(app.line.send(&message, &[], true), Err(LineError::Closed))
     });
     assert!(sent.is_some());
-    let neighbours = Neighbours::start(&daemon);
-    std::thread::sleep(Duration::from_millis(50));
-    neighbours.finish();
+    Neighbours::start(&daemon).finish();
 }

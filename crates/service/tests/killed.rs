@@ -1,7 +1,7 @@
 //! A process is killed between two instructions of the doorbell: it has published bytes, set the bit, or taken the mark of the sleeper, and
 //! has not written the eventfd. The sleeper is woken all the same.
 
-use crate::common::{App, Conn, Daemon, listener};
+use crate::common::{App, Conn, Daemon, PATIENCE, listener};
 use control::Parent;
 use queue::{Doorbell, Wake};
 use service::Options;
@@ -48,7 +48,7 @@ impl Asleep {
     }
 
     fn is_woken(&mut self, what: &str) {
-        assert!(self.server.is_woken_within(Duration::from_secs(2)), "{what}");
+        assert!(self.server.is_woken_within(PATIENCE), "{what}");
         assert_eq!(self.server.receive_exact(&mut self.here, 10), b"last words", "{what}");
     }
 }

@@ -44,6 +44,16 @@ fn present(app: &mut App, fd: &OwnedFd, sock: u32) -> Result<Conn, Reply> {
     }
 }
 
+/// Leaves a connection whose descriptor no process has then, and waits until it ends: by then the service has looked which of those that
+/// were left before still have one.
+fn another_ends(daemon: &Daemon) {
+    let (mut server, here, mut client, there) = connected(daemon);
+    let fd = placeholder();
+    assert_eq!(leave(&mut client, &there, 9, &fd), Reply::Done);
+    drop((client, fd));
+    server.until("the end of a connection that no process has", |s| s.peer_flags(&here) & RELEASED != 0);
+}
+
 /// A server, its end, a client and its end.
 fn connected(daemon: &Daemon) -> (App, Conn, App, Conn) {
     let (mut server, mut client) = (App::new(daemon), App::new(daemon));
@@ -105,8 +115,8 @@ fn a_connection_ends_when_nobody_has_its_descriptor() {
     let fd = placeholder();
     assert_eq!(leave(&mut client, &there, 9, &fd), Reply::Done);
     drop(client);
-    std::thread::sleep(std::time::Duration::from_millis(700));
-    assert_eq!(server.peer_flags(&here) & (FIN | RESET), 0, "somebody has it");
+    another_ends(&daemon);
+    assert_eq!(server.peer_flags(&here) & (FIN | RESET), 0, "this process has the descriptor");
     drop(fd);
     server.until("its end", |s| s.peer_flags(&here) & RELEASED != 0);
 }
@@ -145,14 +155,14 @@ fn of_those_who_have_its_descriptor_the_last_that_shows_it_has_the_connection() 
     keep(&next, &again, 6);
     // Who has it dies, and so does who had it first: another one has the descriptor.
     drop(next);
-    std::thread::sleep(std::time::Duration::from_millis(20));
+    daemon.until_applications(2);
     let mut back = present(&mut client, &fd, 11).unwrap();
     server.send(&mut here, b"still there");
     assert_eq!(client.receive_exact(&mut back, 11), b"still there");
     keep(&client, &back, 11);
     drop(client);
-    std::thread::sleep(std::time::Duration::from_millis(700));
-    assert_eq!(server.peer_flags(&here) & (FIN | RESET), 0, "somebody has it");
+    another_ends(&daemon);
+    assert_eq!(server.peer_flags(&here) & (FIN | RESET), 0, "this process has the descriptor");
     drop(fd);
     server.until("its end", |s| s.peer_flags(&here) & RELEASED != 0);
     assert_eq!(server.peer_flags(&here) & RESET, 0, "everything was read");

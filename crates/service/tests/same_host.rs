@@ -1,12 +1,12 @@
 //! Two applications of one host through the service: connect, bytes, backlog, ends, deaths.
 
-use crate::common::{App, Daemon, hello, listener};
+use crate::common::{App, Conn, Daemon, PATIENCE, hello, listener};
 use control::{KernelReason, Parent, Push, Reply, Report, Request, Unlisten};
 use rustix::fd::AsFd;
 use service::Options;
 use shm::half_flags::{FIN, OPEN, RELEASED, RESET};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 fn daemon() -> Daemon {
     Daemon::start(Options::default())
@@ -45,22 +45,23 @@ fn a_sleeping_peer_is_woken() {
     let (socket, address) = listener();
     let queue = server.listen(&socket, 8);
     let asleep = std::thread::spawn(move || {
-        assert!(server.sleep(crate::common::PATIENCE), "the connection wakes");
-        let (mut conn, _) = server.accept_wait(queue);
+        let mut accepted = None;
+        server.until_told("the connection wakes", |server| {
+            accepted = server.accept(queue);
+            accepted.is_some()
+        });
+        let (mut conn, _) = accepted.unwrap();
         for _ in 0..50 {
-            let request = server.receive_exact(&mut conn, 100);
+            let request = server.receive_told(&mut conn, 100);
             server.send(&mut conn, &request);
         }
     });
-    std::thread::sleep(Duration::from_millis(50));
     let mut conn = client.connect(address);
-    let begin = Instant::now();
     for i in 0..50u8 {
         client.send(&mut conn, &[i; 100]);
-        assert_eq!(client.receive_exact(&mut conn, 100), [i; 100]);
+        assert_eq!(client.receive_told(&mut conn, 100), [i; 100]);
     }
     asleep.join().unwrap();
-    assert!(begin.elapsed() < Duration::from_millis(500), "no hand-over waits for a time-out");
 }
 
 #[test]
@@ -143,7 +144,7 @@ fn closing_a_listener_resets_what_was_not_accepted() {
 }
 
 #[test]
-fn death_is_noticed_at_once_and_leaves_nothing() {
+fn death_is_told_and_leaves_nothing() {
     let daemon = daemon();
     let mut server = App::new(&daemon);
     let (socket, address) = listener();
@@ -156,12 +157,12 @@ fn death_is_noticed_at_once_and_leaves_nothing() {
         let (mut b, _) = server.accept_wait(queue);
         client.send(&mut read_all, b"last words");
         server.send(&mut b, b"never read");
-        let dead = Instant::now();
         drop(client);
-        server.until("the peers see the death", |s| {
+        server.until_told("the peers see the death", |s| {
             s.peer_flags(&b) & RESET != 0 && s.peer_flags(&a) & FIN != 0
         });
-        assert!(dead.elapsed() < Duration::from_millis(50), "round {round}: {:?}", dead.elapsed());
+        let revoked = Push::Revoked { region: a.region };
+        assert!(!server.pushes.contains(&revoked), "round {round}: only when the dead was forgotten");
         assert_eq!(server.receive_exact(&mut a, 10), b"last words", "what was sent before death arrives");
         let _ = unread;
         server.close(&a);
@@ -190,13 +191,13 @@ fn memory_shared_with_the_dead_ends_while_others_keep_connecting() {
     drop(mortal);
     server.until("the server sees the end", |s| s.peer_flags(&left) & FIN != 0);
     server.close(&left);
-    let closed = Instant::now();
+    let end = Instant::now() + PATIENCE;
     while !(server.listen_to_pushes() && server.pushes.contains(&Push::Revoked { region: left.region })) {
         let theirs = busy.connect(address);
         let (ours, _) = server.accept_wait(queue);
         busy.close(&theirs);
         server.close(&ours);
-        assert!(closed.elapsed() < Duration::from_secs(3), "put off by what others do");
+        assert!(Instant::now() < end, "put off by what others do");
     }
 }
 
@@ -237,17 +238,25 @@ fn a_child_that_says_hello_after_its_parent_died_finds_its_sockets_open() {
     let queue = server.listen(&socket, 8);
     let conn = parent.connect(address);
     let (here, _) = server.accept_wait(queue);
-    let block = parent.region.sock(5).unwrap();
-    block.region.store(conn.region, Ordering::Relaxed);
-    block.slot.store(conn.slot, Ordering::Relaxed);
-    block.holders.store(0b101, Ordering::SeqCst);
+    let held = |parent: &App, conn: &Conn| {
+        let block = parent.region.sock(5).unwrap();
+        block.region.store(conn.region, Ordering::Relaxed);
+        block.slot.store(conn.slot, Ordering::Relaxed);
+        block.holders.store(0b101, Ordering::SeqCst);
+    };
+    held(&parent, &conn);
+    let mut childless = App::new(&daemon);
+    let other = childless.connect(address);
+    let (there, _) = server.accept_wait(queue);
+    held(&childless, &other);
     let place = Parent { application: parent.welcome.application, secret: parent.welcome.secret, holder: 2 };
     drop(parent);
-    std::thread::sleep(Duration::from_millis(100));
     assert_eq!(server.peer_flags(&here) & (FIN | RESET | RELEASED), 0);
     let child = App::with(&daemon, Some(place), 3);
-    std::thread::sleep(Duration::from_millis(2200));
-    daemon.until("still open", |s| s.iter().filter(|s| s["kind"] == "pair").count() == 2);
+    // Another process dies after that, and no child of it says hello: when its time is over, so is the first one's.
+    drop(childless);
+    server.until("the childless one's socket is closed", |s| s.peer_flags(&there) & FIN != 0);
+    daemon.until("still open", |s| s.iter().filter(|s| s["kind"] == "pair").count() >= 2);
     assert_eq!(server.peer_flags(&here) & (FIN | RESET | RELEASED), 0);
     drop(child);
     server.until("closed with the child", |s| s.peer_flags(&here) & FIN != 0);
@@ -283,7 +292,8 @@ fn private_service_leaves(end: impl FnOnce(control::Line)) {
     let begin = Instant::now();
     end(line);
     thread.join().unwrap();
-    assert!((900..3000).contains(&begin.elapsed().as_millis()));
+    // One second; it stays for ten when no application has come.
+    assert!((900..9_000).contains(&begin.elapsed().as_millis()));
     assert!(!path.exists());
 }
 
@@ -328,10 +338,8 @@ fn where_policy_forbids_sharing_the_service_copies() {
     dying.until("it arrives", |d| {
         d.region.slot(unread.slot).unwrap().half[0].tx_head.load(Ordering::Acquire) == 10
     });
-    let dead = Instant::now();
     drop(dying);
-    server.until("reset", |s| s.peer_flags(&b) & RESET != 0 && s.peer_flags(&a) & FIN != 0);
-    assert!(dead.elapsed() < Duration::from_millis(50));
+    server.until_told("reset", |s| s.peer_flags(&b) & RESET != 0 && s.peer_flags(&a) & FIN != 0);
     assert_eq!(server.receive_exact(&mut a, 10), b"last words");
     server.close(&a);
     server.close(&b);

@@ -1,6 +1,6 @@
 //! A listening socket that processes of different families have, because one has got it from another: each one that shows it accepts.
 
-use crate::common::{App, Conn, Daemon, can_be_other_users, listener};
+use crate::common::{App, Conn, Daemon, PATIENCE, can_be_other_users, listener};
 use control::{Reply, Request, Unlisten};
 use rustix::fd::AsFd;
 use service::{Options, Sharing};
@@ -129,7 +129,7 @@ fn a_process_of_another_user_accepts_from_the_queue() {
         assert!(!other.is_news());
         let mut client = App::new(&daemon);
         let mut conn = client.connect(address);
-        assert!(other.is_woken_within(crate::common::PATIENCE));
+        assert!(other.is_woken_within(PATIENCE));
         other.stay_awake();
         client.send(&mut conn, b"early");
         converse(&mut client, &mut conn, &mut other, queue, address);

@@ -8,7 +8,6 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from lib.process import CLONE_NEWNS, Process, Skip, children, require, unshare, until
@@ -191,10 +190,8 @@ def works_on_the_kernel(w, python):
 
 @mistake("library_without_service")
 def library_without_service(w):
-    """Preloaded, and nobody at the control socket, or nothing of the name: the kernel, at once."""
-    began = time.monotonic()
+    """Preloaded, and nobody at the control socket, or nothing of the name: the kernel."""
     works_on_the_kernel(w, [sys.executable])
-    require(time.monotonic() - began < 2, "it took long")
 
 
 @mistake("wrong_version_of_library")
@@ -206,8 +203,10 @@ def wrong_version_of_library(w):
     if child == 0:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-                listener.bind(str(w.control))
+                # It listens before it can be found.
+                listener.bind(f"{w.control}.new")
                 listener.listen()
+                os.rename(f"{w.control}.new", w.control)
                 while True:
                     line = listener.accept()[0]
                     if line.recv(4096):
@@ -216,7 +215,6 @@ def wrong_version_of_library(w):
         finally:
             os._exit(0)
     until(w.control.exists, 5, "the false service listens")
-    time.sleep(0.05)
     said = works_on_the_kernel(w, [sys.executable])
     require(reason.decode() in said, f"it does not say why: {said!r}")
     require(said.count(reason.decode()) == 1, f"it says so more than once: {said!r}")
@@ -299,9 +297,10 @@ def private_service(w):
 def many_start_at_once(w):
     """Eight `run` at the same instant start one service between them."""
     run, environment = own_place(w)
-    program = "import socket, time; socket.create_server(('127.0.0.1', 0)); time.sleep(1)"
+    program = "import socket, time; socket.create_server(('127.0.0.1', 0)); print('listening', flush=True); time.sleep(3)"
     together = [w.start("sleeper", [*run, "--", "/usr/bin/python3", "-c", program], environment=environment) for _ in range(8)]
-    time.sleep(0.6)
+    for process in together:
+        process.until_prints("listening", 30)
     services = [pid for pid in children(os.getpid()) if b"--session" in command_of(pid)]
     require(len(services) == 1, f"{len(services)} services")
     for process in together:

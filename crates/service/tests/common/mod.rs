@@ -105,6 +105,13 @@ impl Daemon {
         Ok(serde_json::from_str(&text).unwrap())
     }
 
+    /// Waits until the service has so many applications: it has heard of the death of all others.
+    pub fn until_applications(&self, count: u64) {
+        self.until("so many applications", |_| {
+            self.report(Report::Statistics)["applications"].as_u64() == Some(count)
+        });
+    }
+
     /// Waits until `f` of the sockets' report is true.
     pub fn until(&self, what: &str, f: impl Fn(&[serde_json::Value]) -> bool) {
         let end = Instant::now() + PATIENCE;
@@ -459,12 +466,22 @@ impl App {
 
     /// Receives exactly `n` bytes.
     pub fn receive_exact(&mut self, conn: &mut Conn, n: usize) -> Vec<u8> {
+        self.receive_by(conn, n, Duration::from_millis(20))
+    }
+
+    /// Like [`Self::receive_exact`], for bytes of which the other side tells: looks again only when woken, so a wake that does not come
+    /// fails the test.
+    pub fn receive_told(&mut self, conn: &mut Conn, n: usize) -> Vec<u8> {
+        self.receive_by(conn, n, PATIENCE)
+    }
+
+    fn receive_by(&mut self, conn: &mut Conn, n: usize, nap: Duration) -> Vec<u8> {
         let (mut all, end) = (Vec::new(), Instant::now() + PATIENCE);
         while all.len() < n {
             let piece = self.receive(conn, n - all.len()).expect("the stream ended early");
             if piece.is_empty() {
                 assert!(Instant::now() < end, "{} of {n} bytes came", all.len());
-                self.sleep(Duration::from_millis(20));
+                self.sleep(nap);
             }
             all.extend(piece);
         }
@@ -540,11 +557,20 @@ impl App {
     }
 
     /// Waits until `f` holds.
-    pub fn until(&mut self, what: &str, mut f: impl FnMut(&mut Self) -> bool) {
+    pub fn until(&mut self, what: &str, f: impl FnMut(&mut Self) -> bool) {
+        self.until_by(what, Duration::from_millis(10), f);
+    }
+
+    /// Like [`Self::until`], where each step is told: looks again only when woken.
+    pub fn until_told(&mut self, what: &str, f: impl FnMut(&mut Self) -> bool) {
+        self.until_by(what, PATIENCE, f);
+    }
+
+    fn until_by(&mut self, what: &str, nap: Duration, mut f: impl FnMut(&mut Self) -> bool) {
         let end = Instant::now() + PATIENCE;
         while !f(self) {
             assert!(Instant::now() < end, "{what}");
-            self.sleep(Duration::from_millis(10));
+            self.sleep(nap);
         }
     }
 }
