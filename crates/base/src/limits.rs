@@ -8,6 +8,9 @@ pub const PAGE: usize = 4096;
 /// Packets that a fast-path core takes from a port at once: enough to hide a memory access behind the others
 /// (a miss is about 100 ns, a packet's work about 50 ns), few enough to stay in the first-level cache.
 pub const BATCH: usize = 32;
+/// Bytes after which a batch takes no further packet: a small packet behind it waits for as long as these bytes take, and they are still in
+/// a cache when their applications read them.
+pub const BATCH_BYTES: usize = 64 << 10;
 
 /// Largest frame a port handles: a 64 KiB segmentation-offload super-frame plus headers.
 pub const FRAME_MAX: usize = 65_536 + 256;

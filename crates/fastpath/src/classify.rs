@@ -4,6 +4,7 @@ use crate::counters::{Cause, Counters};
 use crate::payload::{lent, write};
 use crate::predict::Predicted;
 use crate::setup::{Home, Miss, State, Work};
+use base::SeqNumber;
 use flow::{FRAME_COPY_MAX, FlowId, Flows, FrameReason, ReceiveLine, state};
 use port::{Checksum, Gso, PacketBuf, Port};
 use shm::Side;
@@ -178,6 +179,28 @@ pub(crate) fn mark_last(seen: &mut [Seen]) {
 }
 
 impl State {
+    /// For the next segment in order of an express flow: the flow, and where the segment after it begins. An express flow has a small receive
+    /// window: its peer has at most the initial window of bytes under way. So the segment may go before the segments of other flows.
+    /// `taken`: what this function has returned for the last segment that was taken and is not handled yet.
+    pub(crate) fn express(
+        &self,
+        flows: &Flows,
+        frame: &[u8],
+        taken: Option<(FlowId, SeqNumber)>,
+    ) -> Option<(FlowId, SeqNumber)> {
+        // The checksum is verified when the packet is handled.
+        let segment = CommonSegment::read(frame, RxChecksum::Verified)?;
+        let id = flows.table().find(flows.table().hash_v4(segment.tuple()), |_| true)?;
+        if self.grown.contains(id.0) {
+            return None;
+        }
+        let expected = match taken {
+            Some((flow, next)) if flow == id => next,
+            _ => flows.lock_briefly(id)?.parts().rx.rcv_nxt,
+        };
+        (segment.seq() == expected).then(|| (id, expected.plus(segment.payload.len() as u32)))
+    }
+
     /// Stage three: gives the packet to its flow, or to the slow path.
     #[inline]
     pub(crate) fn packet<P: Port + ?Sized>(

@@ -75,7 +75,7 @@ impl Core {
             // Handle the flow as if its application had rung; if the record is busy, look again in the next round.
             Task::Transmit(id) => {
                 if state.with(flows, homes, id, |s, w| s.rung(w, port)) == Err(Miss::Busy) {
-                    state.ready.push_back(id.0, 0);
+                    state.backlog.push(id.0, flows.slot_of(id).0);
                 }
             }
             // A probe or challenge that finds the record busy is dropped: the slow path repeats it.

@@ -3,7 +3,7 @@
 use crate::classify::{self, Seen};
 use crate::counters::Counters;
 use crate::meter::{Meter, Part};
-use crate::setup::{Home, NEWS_MAX, State, homes};
+use crate::setup::{Home, NEWS_MAX, ROUND, State, homes};
 use base::Instant;
 use base::limits::BATCH;
 use flow::{CommandReceiver, ExceptionSender, FlowId, Flows, News};
@@ -103,15 +103,21 @@ impl Core {
         // Time never goes back between rounds.
         let now = now.max(self.state.now);
         (self.state.now, self.state.now_us) = (now, now.as_us() as u32);
-        (self.state.sent, self.state.is_port_full) = (0, false);
+        (self.state.sent, self.state.is_port_full, self.state.left) = (0, false, ROUND);
         port.set_now(now);
         // Commands first, because packets of a new flow may come in the same round as the command that adds its region.
         let commands = self.obey(port);
-        let packets = self.packets(port, meter);
+        let ahead = if self.state.is_crowded { self.packets_ahead(port, meter) } else { 0 };
         meter.enter(Part::Doorbells);
         let doorbells = self.applications(port, meter);
-        meter.enter(Part::Timers);
-        self.timers(port, packets < BATCH as u32);
+        let mut packets = ahead;
+        // The caller wakes the applications after the round: a round with express packets ends here, but not two in a row.
+        self.state.is_short = ahead > 0 && !self.state.is_short;
+        if !self.state.is_short {
+            packets += self.packets(port, meter);
+            meter.enter(Part::Timers);
+            self.timers(port);
+        }
         self.pay_debts();
         meter.enter(Part::PortSend);
         port.flush();
@@ -125,11 +131,31 @@ impl Core {
         }
     }
 
-    /// Receives a batch and takes it through the three stages. Returns the number of packets.
+    /// Receives a batch. Returns the number of packets.
     fn packets<P: Port + ?Sized>(&mut self, port: &mut P, meter: &mut impl Meter) -> u32 {
-        let Self { flows, batch, seen, homes, state, .. } = self;
         meter.enter(Part::PortReceive);
-        let count = port.receive_heads(batch);
+        let count = port.receive_heads(&mut self.batch);
+        self.state.is_crowded = self.batch.is_full();
+        self.handle(count, port, meter)
+    }
+
+    /// Receives packets of express flows that wait behind other packets. Returns their number.
+    #[cold]
+    fn packets_ahead<P: Port + ?Sized>(&mut self, port: &mut P, meter: &mut impl Meter) -> u32 {
+        meter.enter(Part::PortReceive);
+        let Self { flows, batch, state, .. } = self;
+        let mut taken = None;
+        let count = port.receive_ahead(batch, &mut |frame| {
+            let found = state.express(flows, frame, taken);
+            taken = found.or(taken);
+            found.is_some()
+        });
+        if count == 0 { 0 } else { self.handle(count, port, meter) }
+    }
+
+    /// Takes the `count` packets of the batch through the three stages. Returns their number.
+    fn handle<P: Port + ?Sized>(&mut self, count: usize, port: &mut P, meter: &mut impl Meter) -> u32 {
+        let Self { flows, batch, seen, homes, state, .. } = self;
         meter.enter(Part::Receive);
         state.counters.packets += count as u64;
         batch.packets().iter().for_each(|packet| flow::prefetch_frame(packet.frame()));
@@ -168,12 +194,13 @@ impl Core {
     }
 
     /// Runs everything that depends on time: retries, paced flows, delayed acknowledgements, loss timers, lingering rings.
-    fn timers<P: Port + ?Sized>(&mut self, port: &mut P, is_drained: bool) {
+    fn timers<P: Port + ?Sized>(&mut self, port: &mut P) {
         let Self { flows, homes, state, .. } = self;
-        state.pacer.expire(state.now, &mut state.ready);
-        state.retry_ready(flows, homes, port);
+        let State { pacer, backlog, now, .. } = state;
+        pacer.expire(*now, |flow| backlog.push(flow, flows.slot_of(FlowId(flow)).0));
+        state.take_turns(flows, homes, port);
         state.acknowledge_due(flows, homes, port);
-        state.look_after(flows, homes, port, is_drained);
+        state.look_after(flows, homes, port);
         state.release_held(flows, homes, port);
         state.sweep_lent(flows, homes);
         state.sweep_grown(flows, homes);

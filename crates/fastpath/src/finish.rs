@@ -1,6 +1,7 @@
 //! The end of a flow's turn: the application is told, data is sent, acknowledgements and events go out, each once per batch.
 
-use crate::setup::{Home, Miss, State, TIMERS_MAX, Work};
+use crate::backlog::Turn;
+use crate::setup::{Home, Miss, ROUND, State, TIMERS_MAX, Work};
 use flow::{FlowId, Flows, state};
 use port::Port;
 
@@ -31,22 +32,24 @@ impl State {
         }
     }
 
-    /// Gives a turn to each flow that the port or the pacer held back.
-    pub(crate) fn retry_ready<P: Port + ?Sized>(
+    /// Gives turns to flows of the backlog until half of the round's bytes are sent: at least one, and each flow at most one.
+    pub(crate) fn take_turns<P: Port + ?Sized>(
         &mut self,
         flows: &Flows,
         homes: &mut [Option<Home>],
         port: &mut P,
     ) {
-        // Each flow once: a flow that has more to send goes to the end of the list.
-        let last = self.ready.back();
-        for _ in 0..TIMERS_MAX {
-            let Some(flow) = self.ready.pop_due(0) else { return };
+        for _ in 0..self.backlog.len().min(TIMERS_MAX as u32) {
+            let Some(Turn { flow, region }) = self.backlog.next() else { return };
+            let before = self.counters.bytes_out;
+            self.is_turn = true;
             let done = self.with(flows, homes, FlowId(flow), |state, w| state.finish(w, port));
+            self.is_turn = false;
             if done == Err(Miss::Busy) {
-                self.ready.push_back(flow, 0);
+                self.backlog.push(flow, region);
             }
-            if self.is_port_full || last == Some(flow) {
+            self.backlog.charge(region, (self.counters.bytes_out - before) as u32);
+            if self.is_port_full || self.left < ROUND / 2 {
                 return;
             }
         }

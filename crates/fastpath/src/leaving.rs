@@ -55,16 +55,10 @@ impl State {
 
     /// Takes the flow out of everything that this core lists flows in. What stayed would act on the next flow with this id.
     fn unlist(&mut self, id: FlowId) {
-        let lists = [
-            &mut self.acks,
-            &mut self.ready,
-            &mut self.owed,
-            &mut self.lent,
-            &mut self.grown,
-            &mut self.held,
-            &mut self.due,
-        ];
+        let lists =
+            [&mut self.acks, &mut self.owed, &mut self.lent, &mut self.grown, &mut self.held, &mut self.due];
         lists.into_iter().for_each(|list| list.remove(id.0));
+        self.backlog.remove(id.0);
         self.pacer.remove(id.0);
         self.looks.remove(id.0);
         self.asked[id.0 as usize / 64] &= !(1 << (id.0 % 64));

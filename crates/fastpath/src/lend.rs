@@ -348,10 +348,10 @@ impl State {
 
     /// When unfinished work needs another round: at once, or in 100 us if the slow path or the port must make room first.
     pub(crate) fn debt_deadline(&self) -> Instant {
-        if self.ready.front().is_some() && !self.is_port_full || !self.told.is_empty() {
+        if !self.backlog.is_empty() && !self.is_port_full || !self.told.is_empty() {
             return self.now;
         }
-        let owes = self.owed.front().is_some() || self.ready.front().is_some() || self.is_asking;
+        let owes = self.owed.front().is_some() || !self.backlog.is_empty() || self.is_asking;
         if owes { self.now.plus(Duration::from_us(100)) } else { Instant::NEVER }
     }
 }

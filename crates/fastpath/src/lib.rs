@@ -17,6 +17,7 @@
 mod acknowledge;
 mod acknowledged;
 mod applications;
+mod backlog;
 mod board;
 mod classify;
 mod commands;

@@ -3,117 +3,90 @@
 /// End of a list; 0 means "not in it", so that untouched pages stay untouched.
 const END: u32 = u32::MAX;
 
-/// A first-in-first-out list of flows, each with a time, from which any flow can leave at once.
+/// The links between the flows of lists. Several lists may share them if a flow is in one of these lists at a time.
 #[derive(Debug)]
-pub(crate) struct List {
+pub(crate) struct Links {
     /// Indexed by flow; one cache line each, because flows come in any order: the links to the next and previous flow, each plus 1, and
-    /// the flow's time. Plain numbers, so that the kernel's zeroed pages serve as empty entries.
+    /// the flow's value. Plain numbers, so that the kernel's zeroed pages serve as empty entries.
     places: Box<[[u64; 2]]>,
-    head: u32,
-    tail: u32,
-    len: u32,
 }
 
-impl List {
+/// The first and the last flow of a list, each plus 1.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ends {
+    first: u32,
+    last: u32,
+}
+
+impl Ends {
+    /// The ends of an empty list.
+    pub(crate) const EMPTY: Self = Self { first: END, last: END };
+
+    /// The first flow of the list.
+    #[inline]
+    pub(crate) fn first(self) -> Option<u32> {
+        (self.first != END).then(|| self.first - 1)
+    }
+}
+
+impl Links {
     // SETUP: made with the core.
     pub(crate) fn new(flows: usize) -> Self {
-        Self { places: vec![[0; 2]; flows].into_boxed_slice(), head: END, tail: END, len: 0 }
+        Self { places: vec![[0; 2]; flows].into_boxed_slice() }
     }
 
+    /// True when the flow is in one of the lists.
     #[inline]
     pub(crate) fn contains(&self, flow: u32) -> bool {
         self.next(flow) != 0
     }
 
-    /// Hints the processor to fetch a flow's entry.
+    /// The value that the flow came with.
     #[inline]
-    pub(crate) fn prefetch(&self, flow: u32) {
-        if let Some(place) = self.places.get(flow as usize) {
-            flow::prefetch(place);
-        }
+    pub(crate) fn value(&self, flow: u32) -> u64 {
+        self.places[flow as usize][1]
     }
 
-    /// Number of flows in the list.
-    #[inline]
-    pub(crate) const fn len(&self) -> u32 {
-        self.len
-    }
-
-    /// The first flow, and its time.
-    #[inline]
-    pub(crate) fn front(&self) -> Option<(u32, u64)> {
-        (self.head != END).then(|| (self.head - 1, self.places[self.head as usize - 1][1]))
-    }
-
-    /// The flows of the list, from first to last.
-    #[inline]
-    pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
-        let place = |place: u32| (place != END).then_some(place);
-        std::iter::successors(place(self.head), move |at| place(self.next(at - 1))).map(|at| at - 1)
-    }
-
-    /// The last flow of the list.
-    #[inline]
-    pub(crate) fn back(&self) -> Option<u32> {
-        (self.tail != END).then(|| self.tail - 1)
-    }
-
-    /// The first flow, if its time has come.
-    #[inline]
-    pub(crate) fn pop_due(&mut self, now: u64) -> Option<u32> {
-        let (flow, at) = self.front()?;
-        (at <= now).then(|| {
-            self.remove(flow);
-            flow
-        })
-    }
-
-    /// Adds a flow at the end, unless it is in the list.
+    /// Adds a flow that is in no list at the end of the list `ends`.
     #[inline(always)]
-    pub(crate) fn push_back(&mut self, flow: u32, at: u64) {
-        if self.contains(flow) {
-            return;
+    pub(crate) fn push_back(&mut self, ends: &mut Ends, flow: u32, value: u64) {
+        self.places[flow as usize] = [links(END, ends.last), value];
+        match ends.last {
+            END => ends.first = flow + 1,
+            last => self.set_next(last, flow + 1),
         }
-        self.places[flow as usize] = [links(END, self.tail), at];
-        match self.tail {
-            END => self.head = flow + 1,
-            tail => self.set_next(tail, flow + 1),
-        }
-        self.tail = flow + 1;
-        self.len += 1;
+        ends.last = flow + 1;
     }
 
-    /// Puts a flow at the front, wherever it was.
+    /// Puts a flow that is in no list at the front of the list `ends`.
     #[inline]
-    pub(crate) fn push_front(&mut self, flow: u32, at: u64) {
-        self.remove(flow);
-        self.places[flow as usize] = [links(self.head, END), at];
-        match self.head {
-            END => self.tail = flow + 1,
-            head => self.set_prev(head, flow + 1),
+    pub(crate) fn push_front(&mut self, ends: &mut Ends, flow: u32, value: u64) {
+        self.places[flow as usize] = [links(ends.first, END), value];
+        match ends.first {
+            END => ends.last = flow + 1,
+            first => self.set_prev(first, flow + 1),
         }
-        self.head = flow + 1;
-        self.len += 1;
+        ends.first = flow + 1;
     }
 
-    /// Takes a flow out, if it is in the list.
+    /// Takes a flow out of the list `ends`. False when it is in no list.
     #[inline(always)]
-    pub(crate) fn remove(&mut self, flow: u32) {
+    pub(crate) fn remove(&mut self, ends: &mut Ends, flow: u32) -> bool {
         let word = self.places[flow as usize][0];
         let (next, prev) = (word as u32, (word >> 32) as u32);
         if next == 0 {
-            return;
+            return false;
         }
         match prev {
-            END => self.head = next,
+            END => ends.first = next,
             prev => self.set_next(prev, next),
         }
         match next {
-            END => self.tail = prev,
+            END => ends.last = prev,
             next => self.set_prev(next, prev),
         }
         self.places[flow as usize][0] = 0;
-        self.len -= 1;
+        true
     }
 
     #[inline]
@@ -139,6 +112,89 @@ impl List {
 #[inline]
 const fn links(next: u32, prev: u32) -> u64 {
     next as u64 | (prev as u64) << 32
+}
+
+/// A first-in-first-out list of flows, each with a time, from which any flow can leave at once.
+#[derive(Debug)]
+pub(crate) struct List {
+    links: Links,
+    ends: Ends,
+    len: u32,
+}
+
+impl List {
+    // SETUP: made with the core.
+    pub(crate) fn new(flows: usize) -> Self {
+        Self { links: Links::new(flows), ends: Ends::EMPTY, len: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn contains(&self, flow: u32) -> bool {
+        self.links.contains(flow)
+    }
+
+    /// Hints the processor to fetch a flow's entry.
+    #[inline]
+    pub(crate) fn prefetch(&self, flow: u32) {
+        if let Some(place) = self.links.places.get(flow as usize) {
+            flow::prefetch(place);
+        }
+    }
+
+    /// Number of flows in the list.
+    #[inline]
+    pub(crate) const fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// The first flow, and its time.
+    #[inline]
+    pub(crate) fn front(&self) -> Option<(u32, u64)> {
+        self.ends.first().map(|flow| (flow, self.links.value(flow)))
+    }
+
+    /// The flows of the list, from first to last.
+    #[inline]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
+        let place = |place: u32| (place != END).then_some(place);
+        std::iter::successors(place(self.ends.first), move |at| place(self.links.next(at - 1)))
+            .map(|at| at - 1)
+    }
+
+    /// The first flow, if its time has come.
+    #[inline]
+    pub(crate) fn pop_due(&mut self, now: u64) -> Option<u32> {
+        let (flow, at) = self.front()?;
+        (at <= now).then(|| {
+            self.remove(flow);
+            flow
+        })
+    }
+
+    /// Adds a flow at the end, unless it is in the list.
+    #[inline(always)]
+    pub(crate) fn push_back(&mut self, flow: u32, at: u64) {
+        if !self.contains(flow) {
+            self.links.push_back(&mut self.ends, flow, at);
+            self.len += 1;
+        }
+    }
+
+    /// Puts a flow at the front, wherever it was.
+    #[inline]
+    pub(crate) fn push_front(&mut self, flow: u32, at: u64) {
+        self.remove(flow);
+        self.links.push_front(&mut self.ends, flow, at);
+        self.len += 1;
+    }
+
+    /// Takes a flow out, if it is in the list.
+    #[inline(always)]
+    pub(crate) fn remove(&mut self, flow: u32) {
+        if self.links.remove(&mut self.ends, flow) {
+            self.len -= 1;
+        }
+    }
 }
 
 #[cfg(test)]

@@ -91,14 +91,14 @@ impl State {
         flows: &Flows,
         homes: &mut [Option<Home>],
         port: &mut P,
-        is_drained: bool,
     ) {
-        self.rounds_full = if is_drained { 0 } else { self.rounds_full + 1 };
-        if !is_drained && self.rounds_full < ROUNDS_FULL_MAX {
+        self.rounds_full = if self.is_crowded { self.rounds_full + 1 } else { 0 };
+        if self.is_crowded && self.rounds_full < ROUNDS_FULL_MAX {
             return;
         }
         self.rounds_full = 0;
-        self.looks.expire(self.now, &mut self.due);
+        let Self { looks, due, .. } = self;
+        looks.expire(self.now, |flow| due.push_back(flow, 0));
         for i in 0..TIMERS_MAX {
             if i % AHEAD == 0 {
                 self.due.iter().take(AHEAD).for_each(|flow| flows.prefetch_waiting(FlowId(flow)));

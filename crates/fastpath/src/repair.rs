@@ -70,7 +70,7 @@ impl State {
             }
             w.f.rx.clear(state::RESEND);
         }
-        self.ready.push_back(w.id.0, 0);
+        self.wait_for_turn(w);
     }
 
     /// RFC 5682 section 3.1 step 2b: "transmit up to two new (previously unsent) segments" and wait for the next acknowledgement.
@@ -115,10 +115,9 @@ impl State {
             flags = flags.with(TcpFlags::PSH);
         }
         let ring = found.filter(|_| len > 0).map(|r| r.ring);
-        let out =
-            Out { seq: range.left, ring, in_ring: len, position, len, flags, is_again: true, is_end: false };
+        let out = Out { seq: range.left, ring, in_ring: len, position, len, flags, is_again: true, rest: 0 };
         if !self.emit(w, port, &out) {
-            self.ready.push_back(w.id.0, 0);
+            self.wait_for_turn(w);
             return false;
         }
         self.count_again(w, range.left, len);

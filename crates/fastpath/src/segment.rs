@@ -32,8 +32,8 @@ pub(crate) struct Out {
     pub(crate) flags: TcpFlags,
     /// The segment is a retransmission.
     pub(crate) is_again: bool,
-    /// Its payload ends where the data written by the application ends.
-    pub(crate) is_end: bool,
+    /// Bytes that the application has written behind its payload.
+    pub(crate) rest: u32,
 }
 
 /// Copies the end of a payload that spans two rings: `rest`, from `position` on. False when the application has broken the rules
@@ -63,7 +63,7 @@ fn place_payload(w: &Work<'_>, out: &Out, start: usize, buf: &mut PacketBuf) -> 
 impl Out {
     /// A segment without payload.
     pub(crate) const fn bare(seq: SeqNumber, flags: TcpFlags) -> Self {
-        Self { seq, ring: None, in_ring: 0, position: 0, len: 0, flags, is_again: false, is_end: false }
+        Self { seq, ring: None, in_ring: 0, position: 0, len: 0, flags, is_again: false, rest: 0 }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The data structures that a core owns, made once.
 
+use crate::backlog::Backlog;
 use crate::board::Records;
 use crate::counters::Counters;
 use crate::lists::List;
@@ -23,8 +24,13 @@ pub(crate) const COMMANDS_MAX: usize = 256;
 pub(crate) const TIMERS_MAX: usize = 256;
 /// Most entries of `told`: news and acknowledgements of as many flows as may have a turn in one round.
 pub(crate) const TOLD_MAX: usize = 2 * WAKES_MAX;
-/// Most segments of one flow in one turn, so that a flow with a large window does not delay the others by all of it.
+/// Most lost segments of one flow sent again in one turn.
 pub(crate) const TURN: usize = 16;
+/// Bytes of payload after which a round gives no further flow a turn: a packet or doorbell that comes meanwhile waits for this time. A
+/// request or answer of one segment does not count, and is sent in any case.
+pub(crate) const ROUND: u32 = 64 << 10;
+/// Bytes that a flow may have to send and still go before the flows that wait for their turn.
+pub(crate) const EXPRESS: u32 = 16 << 10;
 
 /// Value of `urgent_of` for no flow.
 pub(crate) const NO_FLOW: u32 = u32::MAX;
@@ -101,8 +107,12 @@ pub(crate) struct State {
     pub(crate) exceptions: ExceptionSender,
     /// Flows with a delayed acknowledgement, by its time.
     pub(crate) acks: List,
-    /// Flows with something to send that the port or the pacer has held back.
-    pub(crate) ready: List,
+    /// Flows with something to send that wait for their turn.
+    pub(crate) backlog: Backlog,
+    /// True while a flow of the backlog has its turn.
+    pub(crate) is_turn: bool,
+    /// Bytes that are left of this round's.
+    pub(crate) left: u32,
     /// Flows with an event for the slow path that did not fit in the exception ring.
     pub(crate) owed: List,
     /// One bit per flow: a RST of it was lost, so the core acknowledges to make the peer send it again.
@@ -123,6 +133,10 @@ pub(crate) struct State {
     pub(crate) looks: Pacer,
     /// Flows with an expired loss timer.
     pub(crate) due: List,
+    /// The last batch was full: packets may still wait in the port.
+    pub(crate) is_crowded: bool,
+    /// The last round handled express packets, and left the others in the port.
+    pub(crate) is_short: bool,
     /// Consecutive rounds with full batches, after which packets may still wait in the port.
     pub(crate) rounds_full: u32,
     /// Loss records, borrowed by flows with losses or long windows.
@@ -165,7 +179,9 @@ impl State {
             burst_v6: if capabilities.tso_v6 { room } else { 0 },
             exceptions,
             acks: List::new(flows),
-            ready: List::new(flows),
+            backlog: Backlog::new(flows, usize::from(config.regions)),
+            is_turn: false,
+            left: 0,
             owed: List::new(flows),
             asked: vec![0; flows.div_ceil(64)].into_boxed_slice(),
             is_asking: false,
@@ -176,6 +192,8 @@ impl State {
             is_pushing: false,
             looks: Pacer::new(flows),
             due: List::new(flows),
+            is_crowded: false,
+            is_short: false,
             rounds_full: 0,
             records: Records::new(flows),
             pacer: Pacer::new(flows),

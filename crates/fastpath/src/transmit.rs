@@ -1,10 +1,11 @@
 //! New data: from the application's ring to the port, as far as both windows, Nagle's rule and the pacer allow.
 
+use crate::backlog::QUANTUM;
 use crate::pacing::{burst_at_rate, burst_left};
 use crate::payload::{checked, data_len};
 use crate::repair::pipe;
 use crate::segment::Out;
-use crate::setup::{State, TURN, Work};
+use crate::setup::{EXPRESS, State, Work};
 use base::SeqNumber;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use flow::{FlowMut, PathProbe, event, state};
@@ -36,31 +37,54 @@ impl Supply {
 }
 
 impl State {
-    /// Sends what may be sent now.
+    /// Sends what may be sent now. A flow with more to send than [`EXPRESS`] waits for its turn if others wait for theirs.
     #[inline]
     pub(crate) fn transmit<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
-        for _ in 0..TURN {
+        if !self.is_turn && self.backlog.contains(w.id.0) && !self.is_pushing {
+            return;
+        }
+        let is_crowded = !self.is_turn && !self.is_pushing && !self.backlog.is_empty();
+        let mut most = match self.is_turn {
+            true => QUANTUM,
+            false if is_crowded => self.left.min(EXPRESS),
+            false => self.left,
+        };
+        loop {
             if w.f.rx.flags & (state::POISONED | state::APP_RESET | state::LEAVING) != 0 {
                 return;
             }
-            let Some(out) = self.plan(w) else { return };
+            let Some(out) = self.plan(w, most) else { return };
+            if most == 0 || is_crowded && out.len + out.rest > most {
+                return self.wait_for_turn(w);
+            }
             if !self.may_go(w, out.len) {
                 return;
             }
             if !self.send(w, &out, port) {
-                return self.ready.push_back(w.id.0, 0);
+                return self.wait_for_turn(w);
             }
-            if out.is_end {
+            if out.rest == 0 {
                 // The application rings for whatever it writes after this.
                 return;
             }
+            self.left = self.left.saturating_sub(out.len);
+            most = most.saturating_sub(out.len);
+            if most < out.len {
+                // Another segment of this length does not fit into the turn, and a shorter one would cost as much.
+                return self.wait_for_turn(w);
+            }
         }
-        self.ready.push_back(w.id.0, 0);
     }
 
-    /// The next segment, if one may be sent.
+    /// The flow has more to send: it waits behind the other flows of its application.
     #[inline]
-    fn plan(&mut self, w: &mut Work<'_>) -> Option<Out> {
+    pub(crate) fn wait_for_turn(&mut self, w: &Work<'_>) {
+        self.backlog.push(w.id.0, w.f.rx.region);
+    }
+
+    /// The next segment, if one may be sent, of at most `most` bytes, or of one MSS if that is more.
+    #[inline]
+    fn plan(&mut self, w: &mut Work<'_>, most: u32) -> Option<Out> {
         let supply = self.supply(w)?;
         // First, so that the first burst after a pause is one of the restarted window.
         if w.f.tx.in_flight() == 0
@@ -88,6 +112,7 @@ impl State {
         let (rx, tx) = (&mut *w.f.rx, &mut *w.f.tx);
         let mut len = supply.at_once.min(usable);
         if len > mss {
+            len = len.min(most.max(mss));
             let burst = if rx.has(state::V6) { self.burst_v6 } else { self.burst_v4 };
             // A port that cuts super-frames may be unable to set CWR in the first segment only.
             if burst <= mss || rx.has(state::SEND_CWR) && !self.capabilities.tso_ecn {
@@ -160,7 +185,7 @@ impl State {
             len,
             flags,
             is_again: false,
-            is_end: len == supply.total,
+            rest: supply.total - len,
         })
     }
 

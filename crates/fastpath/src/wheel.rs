@@ -7,7 +7,6 @@
 //! The far wheel exists because tens of thousands of flows wait for longer than the near wheel spans: with the near wheel alone,
 //! each was visited at every turn of it, six times for each request.
 
-use crate::lists::List;
 use base::Instant;
 
 const SLOTS: u64 = 1024;
@@ -149,13 +148,13 @@ impl Pacer {
         self.count
     }
 
-    /// Moves the flows that are due by `now` to `ready`.
+    /// Takes out the flows that are due by `now`, and gives each to `take`.
     #[inline]
-    pub(crate) fn expire(&mut self, now: Instant, ready: &mut List) {
+    pub(crate) fn expire(&mut self, now: Instant, mut take: impl FnMut(u32)) {
         let now = now.as_ns();
         let mut give = |pacer: &mut Self, flow| {
             pacer.count -= 1;
-            ready.push_back(flow, 0);
+            take(flow);
         };
         while let Some(first) = self.wheels[0].pop(now) {
             self.empty(first, |pacer, flow, _| give(pacer, flow));
@@ -215,6 +214,7 @@ impl Pacer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lists::List;
     use base::Seed;
 
     fn us(n: u64) -> Instant {
@@ -224,28 +224,28 @@ mod tests {
     #[test]
     fn flows_come_out_when_their_time_has_come_and_not_before() {
         let (mut pacer, mut ready) = (Pacer::new(8), List::new(8));
-        pacer.expire(us(5_000), &mut ready);
+        pacer.expire(us(5_000), |flow| ready.push_back(flow, 0));
         for (flow, at) in [(0, 5_100), (1, 5_050), (2, 90_000), (3, 5_060), (4, 3_000_000)] {
             pacer.wait(flow, us(at));
         }
         pacer.remove(3);
         assert!(pacer.next_deadline() <= us(5_050));
-        pacer.expire(us(5_020), &mut ready);
+        pacer.expire(us(5_020), |flow| ready.push_back(flow, 0));
         assert_eq!(ready.front(), None);
-        pacer.expire(us(5_070), &mut ready);
+        pacer.expire(us(5_070), |flow| ready.push_back(flow, 0));
         assert_eq!(ready.pop_due(0), Some(1));
-        pacer.expire(us(5_120), &mut ready);
+        pacer.expire(us(5_120), |flow| ready.push_back(flow, 0));
         assert_eq!((ready.pop_due(0), ready.pop_due(0)), (Some(0), None));
         // Beyond the near wheel's span: exact all the same.
-        pacer.expire(us(89_980), &mut ready);
+        pacer.expire(us(89_980), |flow| ready.push_back(flow, 0));
         assert_eq!(ready.front(), None);
         assert!(pacer.next_deadline() <= us(90_000));
-        pacer.expire(us(90_020), &mut ready);
+        pacer.expire(us(90_020), |flow| ready.push_back(flow, 0));
         assert_eq!(ready.pop_due(0), Some(2));
         // Beyond the far wheel's span.
-        pacer.expire(us(2_999_980), &mut ready);
+        pacer.expire(us(2_999_980), |flow| ready.push_back(flow, 0));
         assert_eq!((ready.front(), pacer.len()), (None, 1));
-        pacer.expire(us(3_000_020), &mut ready);
+        pacer.expire(us(3_000_020), |flow| ready.push_back(flow, 0));
         assert_eq!((ready.pop_due(0), pacer.next_deadline()), (Some(4), Instant::NEVER));
     }
 
@@ -280,7 +280,7 @@ mod tests {
                     now += rng.below(most);
                 }
             }
-            pacer.expire(Instant::from_ns(now), &mut ready);
+            pacer.expire(Instant::from_ns(now), |flow| ready.push_back(flow, 0));
             while let Some(flow) = ready.pop_due(0) {
                 let at = times[flow as usize].take().expect("it waited");
                 assert!(at >> NEAR_LOG2 <= now >> NEAR_LOG2, "not before its time");

@@ -46,6 +46,8 @@ pub struct MemoryPort {
     reserved: Reserved,
     /// Buffer for frames to a peer that has been dropped, once its ring is full.
     void: PacketBuf,
+    /// Number of waiting frames, from the oldest on, that `receive_ahead` has looked at.
+    seen: usize,
     stats: Stats,
 }
 
@@ -82,6 +84,7 @@ pub fn link(options: &LinkOptions) -> io::Result<(MemoryPort, MemoryPort)> {
         bells: bells.map(|(mine, peer)| Bells { mine, peer, is_armed: false }),
         reserved: Reserved::Nothing,
         void: PacketBuf::with_capacity(frame_max),
+        seen: 0,
         stats: Stats::default(),
     };
     let a = end(options.capabilities.mac, a_tx, a_rx, bells.clone());
@@ -99,13 +102,13 @@ impl Port for MemoryPort {
         batch.clear();
         while let (Some(slot), Some(packet)) = (batch.slot(), self.rx.slot()) {
             let len = packet.len();
-            let fits = if slot.capacity() == packet.capacity() {
-                std::mem::swap(slot, packet);
-                true
-            } else {
-                slot.copy_from(packet)
-            };
+            let fits = exchange(slot, packet);
             self.rx.take();
+            self.seen = self.seen.saturating_sub(1);
+            if len == 0 {
+                // `receive_ahead` has taken the frame: the peer sends no empty ones.
+                continue;
+            }
             if fits {
                 self.stats.count_received(len);
                 batch.push_slot();
@@ -115,6 +118,20 @@ impl Port for MemoryPort {
         }
         if self.rx.release() && self.rx_must_ring() {
             self.ring();
+        }
+        batch.len()
+    }
+
+    fn receive_ahead(&mut self, batch: &mut Batch, is_wanted: &mut dyn FnMut(&[u8]) -> bool) -> usize {
+        batch.clear();
+        while let (Some(slot), Some(packet)) = (batch.slot(), self.rx.peek(self.seen)) {
+            self.seen += 1;
+            let len = packet.len();
+            if is_wanted(packet.frame()) && exchange(slot, packet) {
+                packet.clear();
+                self.stats.count_received(len);
+                batch.push_slot();
+            }
         }
         batch.len()
     }
@@ -191,6 +208,16 @@ impl Port for MemoryPort {
     fn stats(&self) -> Stats {
         self.stats
     }
+}
+
+/// Moves a packet into an empty buffer. False when it does not fit.
+#[inline]
+fn exchange(slot: &mut PacketBuf, packet: &mut PacketBuf) -> bool {
+    if slot.capacity() == packet.capacity() {
+        std::mem::swap(slot, packet);
+        return true;
+    }
+    slot.copy_from(packet)
 }
 
 impl Drop for MemoryPort {

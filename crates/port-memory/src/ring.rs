@@ -229,6 +229,21 @@ impl<T> Consumer<T> {
         Some(slot.with_mut(|item| unsafe { &mut *item }))
     }
 
+    /// The item `n` positions after the next one; `None` when there is none.
+    pub fn peek(&mut self, n: usize) -> Option<&mut T> {
+        let at = self.next.wrapping_add(n);
+        if n >= self.tail_seen.wrapping_sub(self.next) {
+            // Acquire: as in `slot`.
+            self.tail_seen = self.shared.tail.0.load(Ordering::Acquire);
+        }
+        if n >= self.tail_seen.wrapping_sub(self.next) {
+            return None;
+        }
+        let slot = &self.shared.slots[at & self.shared.mask];
+        // SAFETY: as in `slot`: the position is in [head, tail), the consumer's range, and stays in it while `self` is borrowed.
+        Some(slot.with_mut(|item| unsafe { &mut *item }))
+    }
+
     /// Marks the item that [`slot`](Self::slot) gave as taken; the producer gets the slot back after [`release`](Self::release).
     ///
     /// # Panics

@@ -10,10 +10,10 @@ use rustix::net::sockopt;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-/// A batch ends after this many bytes, as for a [`VnetQueue`], so that the data is still in a cache when the application reads it.
-const RECEIVE_BYTES_MAX: usize = 256 * 1024;
 /// A batch ends after this many dropped frames, so that good frames do not wait for many bad ones.
 const DROPPED_MAX: usize = 256;
+/// Most frames that one call looks at ahead of their turn.
+const LOOKS_MAX: usize = 256;
 /// Largest number of bytes at a frame's beginning that may be skipped: Ethernet, IPv6 and TCP headers with all options.
 const SKIP_MAX: usize = 14 + 40 + 60;
 
@@ -53,6 +53,7 @@ impl PacketQueue {
     /// Copies the next frame of the ring to `slot`, or counts it as dropped. Returns its length in bytes; `None` when the ring shows no
     /// frame.
     fn show(&mut self, slot: &mut PacketBuf) -> Option<usize> {
+        self.ring.as_mut()?.skip_taken();
         let shown = self.ring.as_ref()?.front()?;
         let Copies { oldest, next } = self.copies;
         let must_be_whole = shown.is_ok_and(|shown| shown.is_copied && !may_be_in_part(&shown));
@@ -219,17 +220,38 @@ impl Port for PacketQueue {
         }
         self.let_go(self.copies.next);
         batch.clear();
-        let (mut bytes, mut dropped) = (0, 0);
-        while bytes < RECEIVE_BYTES_MAX && dropped < DROPPED_MAX {
+        let mut dropped = 0;
+        while dropped < DROPPED_MAX {
             let Some(slot) = batch.slot() else { break };
             let Some(len) = self.show(slot) else { break };
             if slot.is_empty() {
                 dropped += 1;
                 continue;
             }
-            bytes += len;
             self.socket.stats_mut().count_received(len);
             batch.push_slot();
+        }
+        batch.len()
+    }
+
+    /// Only frames that are whole in the ring: long ones come out of the socket in their order.
+    fn receive_ahead(&mut self, batch: &mut Batch, is_wanted: &mut dyn FnMut(&[u8]) -> bool) -> usize {
+        batch.clear();
+        let Some(ring) = &mut self.ring else { return 0 };
+        for _ in 0..LOOKS_MAX {
+            let Some(slot) = batch.slot() else { break };
+            let Some((place, shown)) = ring.look_ahead() else { break };
+            let Ok(shown) = shown else { continue };
+            if shown.is_copied || !is_wanted(shown.bytes) {
+                continue;
+            }
+            // A frame that cannot be taken is dropped, and counted, when its turn comes.
+            if fill(slot, shown.header, shown.bytes, shown.len, None).is_ok() {
+                let len = shown.len;
+                ring.take(place);
+                self.socket.stats_mut().count_received(len);
+                batch.push_slot();
+            }
         }
         batch.len()
     }

@@ -41,7 +41,12 @@ mod field {
 #[derive(Debug)]
 pub(crate) struct Ring {
     at: NonNull<u8>,
+    /// Slot of the oldest frame, or of the next frame that comes.
     next: usize,
+    /// Number of slots from `next` on that [`look_ahead`](Self::look_ahead) has shown.
+    seen: usize,
+    /// One bit for each slot: its frame was taken before its turn.
+    taken: Box<[u64]>,
 }
 
 // SAFETY: only the ring uses the mapping, and it is not bound to a thread.
@@ -65,7 +70,7 @@ impl Ring {
     pub(crate) fn new(socket: &OwnedFd) -> io::Result<Self> {
         sys::set_ring(socket, SLOT as u32, SLOTS as u32, BLOCK as u32)?;
         match sys::map(socket.as_fd(), BYTES) {
-            Ok(at) => Ok(Self { at, next: 0 }),
+            Ok(at) => Ok(Self { at, next: 0, seen: 0, taken: vec![0; SLOTS / 64].into_boxed_slice() }),
             Err(error) => {
                 // Without this the kernel would continue to fill the ring.
                 sys::clear_ring(socket.as_fd())?;
@@ -107,9 +112,41 @@ impl Ring {
         if status & USER == 0 {
             return None;
         }
+        Some(self.shown(self.next, status))
+    }
+
+    /// The frame of a slot that is ours.
+    fn shown(&self, slot: usize, status: u32) -> Result<Shown<'_>, ()> {
+        assert!(slot < SLOTS, "a slot of the ring");
         // SAFETY: the slot lies inside the mapping, and is ours until its status changes.
-        let slot = unsafe { std::slice::from_raw_parts(self.at.add(self.next * SLOT).as_ptr(), SLOT) };
-        Some(read(slot, status).ok_or(()))
+        let slot = unsafe { std::slice::from_raw_parts(self.at.add(slot * SLOT).as_ptr(), SLOT) };
+        read(slot, status).ok_or(())
+    }
+
+    /// The oldest frame that this function has not shown before, and its slot. The frame stays in the ring.
+    pub(crate) fn look_ahead(&mut self) -> Option<(usize, Result<Shown<'_>, ()>)> {
+        let slot = (self.next + self.seen) % SLOTS;
+        // Acquire: as in `front`.
+        let status = self.status_of(slot).load(Ordering::Acquire);
+        if status & USER == 0 || self.seen == SLOTS {
+            return None;
+        }
+        self.seen += 1;
+        Some((slot, self.shown(slot, status)))
+    }
+
+    /// Notes that the frame of that slot was taken: [`skip_taken`](Self::skip_taken) releases the slot.
+    pub(crate) fn take(&mut self, slot: usize) {
+        self.taken[slot / 64] |= 1 << (slot % 64);
+    }
+
+    /// Gives the slots of the oldest frames back to the kernel that were taken before their turn. The kernel fills slots in their order, so
+    /// none is given back before those in front of it.
+    pub(crate) fn skip_taken(&mut self) {
+        while self.taken[self.next / 64] >> (self.next % 64) & 1 != 0 {
+            self.taken[self.next / 64] &= !(1 << (self.next % 64));
+            self.release();
+        }
     }
 
     /// Gives the slot of the oldest frame back to the kernel.
@@ -117,6 +154,7 @@ impl Ring {
         // Release: all our reads of the slot come before this store.
         self.status().store(KERNEL, Ordering::Release);
         self.next = (self.next + 1) % SLOTS;
+        self.seen = self.seen.saturating_sub(1);
     }
 }
 

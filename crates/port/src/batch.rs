@@ -1,13 +1,15 @@
 //! The packets that a fast-path core takes from a port in one call, in buffers that are allocated once and reused for every batch.
 
 use crate::packet::PacketBuf;
-use base::limits::BATCH;
+use base::limits::{BATCH, BATCH_BYTES};
 
-/// Up to [`BATCH`] received packets.
+/// Up to [`BATCH`] received packets. It is full, too, when the packets have [`BATCH_BYTES`] or more.
 #[derive(Debug)]
 pub struct Batch {
     bufs: Box<[PacketBuf]>,
     count: usize,
+    /// Length of all packets.
+    bytes: usize,
 }
 
 impl Default for Batch {
@@ -20,13 +22,14 @@ impl Batch {
     /// An empty batch with buffers that are large enough for super-frames.
     #[must_use]
     pub fn new() -> Self {
-        Self { bufs: (0..BATCH).map(|_| PacketBuf::new()).collect(), count: 0 }
+        Self { bufs: (0..BATCH).map(|_| PacketBuf::new()).collect(), count: 0, bytes: 0 }
     }
 
     /// An empty batch for frames of at most `capacity` bytes, for ports that never deliver super-frames.
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
-        Self { bufs: (0..BATCH).map(|_| PacketBuf::with_capacity(capacity)).collect(), count: 0 }
+        let bufs = (0..BATCH).map(|_| PacketBuf::with_capacity(capacity)).collect();
+        Self { bufs, count: 0, bytes: 0 }
     }
 
     /// Number of packets in the batch.
@@ -47,19 +50,23 @@ impl Batch {
     #[must_use]
     #[inline]
     pub fn is_full(&self) -> bool {
-        self.count == self.bufs.len()
+        self.count == self.bufs.len() || self.bytes >= BATCH_BYTES
     }
 
     /// Removes all packets; the buffers stay allocated.
     #[inline]
     pub fn clear(&mut self) {
-        self.count = 0;
+        (self.count, self.bytes) = (0, 0);
     }
 
-    /// For ports: the next free buffer, emptied. It becomes part of the batch only by [`push_slot`](Self::push_slot).
+    /// For ports: the next free buffer, emptied; `None` when the batch is full. It becomes part of the batch only by
+    /// [`push_slot`](Self::push_slot).
     #[must_use]
     #[inline]
     pub fn slot(&mut self) -> Option<&mut PacketBuf> {
+        if self.bytes >= BATCH_BYTES {
+            return None;
+        }
         let buf = self.bufs.get_mut(self.count)?;
         buf.clear();
         Some(buf)
@@ -72,6 +79,7 @@ impl Batch {
     #[inline]
     pub fn push_slot(&mut self) {
         assert!(self.count < self.bufs.len(), "no slot was given");
+        self.bytes += self.bufs[self.count].len();
         self.count += 1;
     }
 

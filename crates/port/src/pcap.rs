@@ -94,6 +94,12 @@ impl<P: Port, W: Write + Send> Port for Pcap<P, W> {
         count
     }
 
+    fn receive_ahead(&mut self, batch: &mut Batch, is_wanted: &mut dyn FnMut(&[u8]) -> bool) -> usize {
+        let count = self.inner.receive_ahead(batch, is_wanted);
+        batch.packets().iter().for_each(|packet| self.file.record(Direction::Received, packet));
+        count
+    }
+
     fn reserve(&mut self) -> Option<&mut PacketBuf> {
         self.staged.reserve(&mut self.inner)
     }

@@ -44,6 +44,15 @@ pub trait Port: Send {
         self.receive(batch)
     }
 
+    /// Empties `batch` and fills it with those of the waiting frames, also of frames behind many others, for which `is_wanted` is true of the
+    /// frame's bytes, or of its beginning. The other frames keep their order. Each frame is looked at once, so a call costs little when
+    /// nothing new has come. A port that cannot look at its frames before it takes them, as a TAP interface, gives none.
+    fn receive_ahead(&mut self, batch: &mut Batch, is_wanted: &mut dyn FnMut(&[u8]) -> bool) -> usize {
+        let _ = is_wanted;
+        batch.clear();
+        0
+    }
+
     /// Fills `into` with the bytes of that frame from offset `skip` on. False when the bytes are not available: the frame is lost.
     fn take(&mut self, frame: &[u8], ticket: Ticket, skip: usize, into: Lent<'_>) -> bool {
         let _ = (frame, ticket, skip, into);
@@ -116,6 +125,9 @@ impl<P: Port + ?Sized> Port for Box<P> {
     }
     fn receive_heads(&mut self, batch: &mut Batch) -> usize {
         (**self).receive_heads(batch)
+    }
+    fn receive_ahead(&mut self, batch: &mut Batch, is_wanted: &mut dyn FnMut(&[u8]) -> bool) -> usize {
+        (**self).receive_ahead(batch, is_wanted)
     }
     fn take(&mut self, frame: &[u8], ticket: Ticket, skip: usize, into: Lent<'_>) -> bool {
         (**self).take(frame, ticket, skip, into)

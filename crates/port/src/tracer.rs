@@ -59,6 +59,15 @@ impl<P: Port, F: FnMut(Line<'_>) + Send> Tracer<P, F> {
     }
 }
 
+impl<P: Port, F: FnMut(Line<'_>) + Send> Tracer<P, F> {
+    /// Shows the received packets to the sink.
+    fn show(&mut self, batch: &Batch) {
+        for packet in batch.packets() {
+            (self.sink)(Line { now: self.now, direction: Direction::Received, packet });
+        }
+    }
+}
+
 impl<P: Port, F: FnMut(Line<'_>) + Send> Port for Tracer<P, F> {
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
@@ -66,9 +75,13 @@ impl<P: Port, F: FnMut(Line<'_>) + Send> Port for Tracer<P, F> {
 
     fn receive(&mut self, batch: &mut Batch) -> usize {
         let count = self.inner.receive(batch);
-        for packet in batch.packets() {
-            (self.sink)(Line { now: self.now, direction: Direction::Received, packet });
-        }
+        self.show(batch);
+        count
+    }
+
+    fn receive_ahead(&mut self, batch: &mut Batch, is_wanted: &mut dyn FnMut(&[u8]) -> bool) -> usize {
+        let count = self.inner.receive_ahead(batch, is_wanted);
+        self.show(batch);
         count
     }
 

@@ -25,6 +25,8 @@ pub(crate) struct Interface {
     /// True: consecutive segments of a flow are merged on receipt.
     merges: bool,
     received: VecDeque<Vec<u8>>,
+    /// Number of frames of `received`, from the first on, that `receive_ahead` has looked at.
+    seen: usize,
     /// The whole merged frames of the present batch that gave only their beginning; below, the ticket of the first.
     merged: VecDeque<Vec<u8>>,
     first_merged: u32,
@@ -45,6 +47,7 @@ impl Interface {
             capabilities,
             merges,
             received: VecDeque::new(),
+            seen: 0,
             merged: VecDeque::new(),
             first_merged: 0,
             sent: VecDeque::new(),
@@ -129,6 +132,7 @@ impl Port for Interface {
         self.merged.clear();
         // A new round: `reserve` sets this again when the ring is still full.
         self.was_full = false;
+        let before = self.received.len();
         while !batch.is_full() {
             let Some(mut frame) = self.received.pop_front() else { break };
             let meta =
@@ -146,6 +150,21 @@ impl Port for Interface {
                 self.merged.push_back(frame);
             }
             batch.push_slot();
+        }
+        self.seen = self.seen.saturating_sub(before - self.received.len());
+        batch.len()
+    }
+
+    fn receive_ahead(&mut self, batch: &mut Batch, is_wanted: &mut dyn FnMut(&[u8]) -> bool) -> usize {
+        batch.clear();
+        while let (Some(slot), Some(frame)) = (batch.slot(), self.received.get(self.seen)) {
+            if is_wanted(frame) && slot.fill(frame) {
+                self.stats.count_received(frame.len());
+                batch.push_slot();
+                self.received.remove(self.seen);
+            } else {
+                self.seen += 1;
+            }
         }
         batch.len()
     }
