@@ -8,6 +8,7 @@ mod flows;
 mod harness;
 mod heads;
 mod hostile;
+mod isolation;
 mod leaving;
 mod long_fat;
 mod losses;

@@ -166,6 +166,40 @@ fn payload_of_long_frames_goes_where_it_belongs() {
 }
 
 #[test]
+fn wanted_frames_come_before_their_turn_and_the_others_keep_their_order() {
+    in_a_namespace(|| {
+        let (mut far, mut near) = wire(&options());
+        let port = &mut near.queues[0];
+        let mut batch = Batch::new();
+        let number = |frame: &[u8]| u16::from_be_bytes([frame[36], frame[37]]);
+        let is_ours = |frame: &[u8]| frame.get(34..36) == Some(&[0, 7]);
+        // More than the ring has slots.
+        for round in 0..300u16 {
+            let numbers = || (0..60u16).map(|i| round * 60 + i);
+            // Every tenth is wanted; every fifteenth is too long for a slot, so it keeps its place.
+            let is_wanted = |n: &u16| n % 10 == 3;
+            let is_long = |n: &u16| n % 15 == 3;
+            numbers().for_each(|n| send(&mut far, &tcp(n, if is_long(&n) { 3_000 } else { 20 })));
+            let (mut ahead, mut looked) = (Vec::new(), 0);
+            while looked < 56 {
+                port.receive_ahead(&mut batch, &mut |frame| {
+                    looked += u16::from(is_ours(frame));
+                    is_ours(frame) && is_wanted(&number(frame))
+                });
+                ahead.extend(batch.packets().iter().map(|p| number(p.frame())));
+            }
+            assert_eq!(ahead, numbers().filter(|n| is_wanted(n) && !is_long(n)).collect::<Vec<_>>());
+            let mut rest = Vec::new();
+            while rest.len() + ahead.len() < 60 {
+                port.receive(&mut batch);
+                rest.extend(batch.packets().iter().filter(|p| is_ours(p.frame())).map(|p| number(p.frame())));
+            }
+            assert_eq!(rest, numbers().filter(|n| !is_wanted(n) || is_long(n)).collect::<Vec<_>>());
+        }
+    });
+}
+
+#[test]
 fn long_frames_whose_sum_is_the_receivers_business_are_whole_and_wait_for_those_before_them() {
     in_a_namespace(|| {
         let (mut far, mut near) = wire_of(9_000, &options());

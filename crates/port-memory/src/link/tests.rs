@@ -37,6 +37,36 @@ fn frames_arrive_in_order_both_ways_and_a_full_link_refuses() {
 }
 
 #[test]
+fn wanted_frames_come_before_their_turn_and_the_others_keep_their_order() {
+    let (mut a, mut b) =
+        link(&LinkOptions { slots: 64, ..LinkOptions::default() }).expect("no descriptors needed");
+    let (mut batch, mut looks) = (Batch::new(), 0);
+    for round in 0..100 {
+        let first = round * 40;
+        (first..first + 40).for_each(|number| assert!(send(&mut a, number, 60)));
+        a.flush();
+        let mut ahead = |b: &mut MemoryPort, batch: &mut Batch| {
+            b.receive_ahead(batch, &mut |frame| {
+                looks += 1;
+                frame[21] % 10 == 7
+            });
+            numbers(batch)
+        };
+        let is_wanted = |number: &u64| number % 256 % 10 == 7;
+        let all: Vec<u64> = (first..first + 40).collect();
+        assert_eq!(ahead(&mut b, &mut batch), all.iter().copied().filter(is_wanted).collect::<Vec<_>>());
+        assert!(ahead(&mut b, &mut batch).is_empty(), "each frame is looked at once");
+        let mut rest = Vec::new();
+        while b.receive(&mut batch) > 0 {
+            rest.extend(numbers(&batch));
+        }
+        assert_eq!(rest, all.iter().copied().filter(|number| !is_wanted(number)).collect::<Vec<_>>());
+        assert_eq!(looks, 40 * (round + 1));
+    }
+    assert_eq!(b.stats().received_packets, 4000);
+}
+
+#[test]
 fn offloads_arrive_as_sent_and_foreign_ones_are_refused() {
     let plain = LinkOptions::default();
     let fast = LinkOptions { capabilities: plain.capabilities.with_tso(), ..plain };

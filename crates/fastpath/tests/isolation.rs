@@ -1,0 +1,258 @@
+//! Small requests beside bulk flows, and the flows of one application beside those of another: what each waits for, in frames and bytes.
+
+use crate::harness::{Host, MAC_A, MAC_B, Sock, config, endpoints, install};
+use crate::peer::Peer;
+use crate::scene::{IRS, ISS, MSS};
+use base::{Duration, Instant};
+use flow::{AppRegion, Command, Config, FlowId};
+use port::{Capabilities, Direction, Line, Port, Tracer};
+use port_memory::{LinkOptions, link};
+use shm::{Kind, Params, Region};
+use std::sync::{Arc, Mutex};
+use wire::{Endpoint, FourTuple};
+
+/// Number of bulk flows. The flow after them carries small requests.
+const BULK: usize = 8;
+/// Bytes of others that may be handled from a request's arrival to its bell, and from the answer's bell to its commit, in sum.
+const BYTES_MAX: usize = 64 << 10;
+/// The same in frames.
+const FRAMES_MAX: usize = 32;
+
+/// Bytes of headers of a frame over IPv4 with timestamps.
+const HEADERS: usize = 66;
+/// Slots of each region.
+const SLOTS: u32 = 64;
+/// MiB of each side of each region.
+const MIB: u64 = 64;
+
+/// A frame that came or went, without acknowledgements that were sent.
+#[derive(Clone, Copy, Debug)]
+struct Passed {
+    is_sent: bool,
+    /// TCP ports of source and destination.
+    ports: [u16; 2],
+    /// Bytes of payload.
+    len: usize,
+}
+
+struct Flow {
+    id: FlowId,
+    sock: Sock,
+    /// As the peer sees it.
+    tuple: FourTuple,
+    /// Index of its application.
+    owner: usize,
+    /// Bytes that the peer has sent.
+    sent: u32,
+}
+
+/// Flows of several applications, and one peer that speaks for all of their other ends.
+struct Crowd {
+    host: Host,
+    port: Box<dyn Port>,
+    passed: Arc<Mutex<Vec<Passed>>>,
+    peer: Peer,
+    flows: Vec<Flow>,
+    /// The regions of the applications. The host acts for the one whose region it has.
+    regions: Vec<Arc<AppRegion>>,
+    now: Instant,
+}
+
+/// Opens a flow for each entry of `owners`, the number of its application.
+fn crowd(owners: &[usize]) -> Crowd {
+    let capabilities = Capabilities::plain(1500, MAC_A);
+    let (port, far) = link(&LinkOptions { capabilities, slots: 4096, ..LinkOptions::default() }).unwrap();
+    let (local, remote) = endpoints(false);
+    // Windows stay as a test sets them.
+    let config = Config { slow_start_after_idle: false, ..config() };
+    let mut host = Host::with_slots(config, capabilities, MIB, SLOTS);
+    let mut regions = vec![host.region.clone()];
+    for index in 1..=owners.iter().copied().max().unwrap() {
+        let params =
+            Params { kind: Kind::Application, id: index as u64 + 1, slots: SLOTS, data_len: MIB << 20 };
+        let region = Arc::new(AppRegion::new(Region::create(params).unwrap().0));
+        region.set_watermark(MIB << 20);
+        host.commands.push(Command::add_region(index as u16, region.clone())).unwrap();
+        regions.push(region);
+    }
+    let now = Instant::from_ns(5_000_000_000);
+    let mut flows = Vec::new();
+    for (i, owner) in owners.iter().copied().enumerate() {
+        let there = Endpoint::new(remote.addr, 2000 + i as u16);
+        let mut what = install(local, there, 1 + i as u32, MAC_B, IRS, ISS);
+        what.region = owner as u16;
+        host.region = regions[owner].clone();
+        let (id, sock) = host.open(now, &what);
+        host.nodelay(&sock);
+        flows.push(Flow { id, sock, tuple: FourTuple::new(there, local), owner, sent: 0 });
+    }
+    host.region = regions[0].clone();
+    let passed = Arc::new(Mutex::new(Vec::new()));
+    let seen = passed.clone();
+    let port = Box::new(Tracer::new(port, move |line: Line<'_>| {
+        let frame = line.packet.frame();
+        let port = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+        let len = frame.len() - HEADERS;
+        let is_sent = line.direction == Direction::Sent;
+        if len > 0 || !is_sent {
+            seen.lock().unwrap().push(Passed { is_sent, ports: [port(34), port(36)], len });
+        }
+    }));
+    Crowd { host, port, passed, peer: Peer::new(far, remote, local, ISS, IRS), flows, regions, now }
+}
+
+impl Crowd {
+    /// One round.
+    fn poll(&mut self) {
+        self.now = self.now.plus(Duration::from_us(1));
+        self.host.poll(self.now, self.port.as_mut());
+    }
+
+    /// The peer of a flow sends a full segment, or `payload`.
+    fn arrive(&mut self, flow: usize, payload: &[u8]) {
+        let f = &mut self.flows[flow];
+        self.peer.tuple = f.tuple;
+        let ms = (self.now.as_us() / 1000) as u32;
+        self.peer.ts = Some((ms, ms));
+        self.peer.data(f.sent, 0, payload);
+        f.sent += payload.len() as u32;
+    }
+
+    /// The flow's application writes as much as a ring of a MiB takes.
+    fn write(&mut self, flow: usize, bytes: &[u8]) {
+        let f = &mut self.flows[flow];
+        self.host.region = self.regions[f.owner].clone();
+        self.host.send(&mut f.sock, bytes, bytes.len());
+    }
+
+    fn read(&mut self, flow: usize) -> Vec<u8> {
+        let f = &mut self.flows[flow];
+        self.host.region = self.regions[f.owner].clone();
+        self.host.recv(&mut f.sock, usize::MAX)
+    }
+
+    /// Bytes that the flow has sent.
+    fn sent(&self, flow: usize) -> u64 {
+        let mut guard = self.host.keeper.lock(self.flows[flow].id);
+        let f = guard.parts();
+        f.tx.tx_una + u64::from(f.tx.in_flight())
+    }
+
+    /// The peers acknowledge all that was sent.
+    fn acknowledge(&mut self) {
+        for flow in 0..self.flows.len() {
+            let sent = self.sent(flow) as u32;
+            self.peer.tuple = self.flows[flow].tuple;
+            self.peer.ack(self.flows[flow].sent, sent);
+        }
+        self.poll();
+        self.poll();
+        self.open_wide();
+    }
+
+    /// Gives the flows congestion and receive windows that hinder nothing.
+    fn open_wide(&mut self) {
+        for f in &self.flows {
+            let mut guard = self.host.keeper.lock(f.id);
+            let tx = guard.parts().tx;
+            (tx.cwnd, tx.snd_wnd) = (64 << 20, 64 << 20);
+        }
+    }
+
+    /// The bulk flows receive, and are read, until their receive windows have grown.
+    fn grow_windows(&mut self) {
+        let has_grown = |all: &Self, flow: usize| {
+            1 << all.host.keeper.lock(all.flows[flow].id).parts().rx.window_log2
+                > config().receive_buffer_initial
+        };
+        for _ in 0..100 {
+            for flow in 0..BULK {
+                (0..32).for_each(|_| self.arrive(flow, &[7; MSS as usize]));
+                self.poll();
+                self.poll();
+                self.read(flow);
+            }
+            self.now = self.now.plus(Duration::from_ms(2));
+            if (0..BULK).all(|flow| has_grown(self, flow)) {
+                return;
+            }
+        }
+        panic!("the windows of bulk flows do not grow");
+    }
+}
+
+#[test]
+fn a_request_behind_512_frames_of_bulk_flows_waits_for_few_of_them() {
+    let mut all = crowd(&[0; BULK + 1]);
+    all.open_wide();
+    all.grow_windows();
+    while all.host.core.counters().packets < u64::from(all.flows.iter().map(|f| f.sent).sum::<u32>() / MSS) {
+        all.poll();
+    }
+    (0..BULK).for_each(|flow| drop(all.read(flow)));
+    (0..512).for_each(|i| all.arrive(i % BULK, &[7; MSS as usize]));
+    (0..BULK).for_each(|flow| all.write(flow, &[8; 256 << 10]));
+    all.poll();
+    all.arrive(BULK, b"request");
+    all.passed.lock().unwrap().clear();
+    while all.read(BULK) != b"request" {
+        all.poll();
+    }
+    all.write(BULK, b"answer");
+    while all.sent(BULK) < 6 {
+        all.poll();
+    }
+    let passed = all.passed.lock().unwrap().clone();
+    let answer = passed.iter().position(|p| p.ports == [1000, 2000 + BULK as u16] && p.is_sent).unwrap();
+    let others: Vec<_> =
+        passed[..answer].iter().filter(|p| !p.ports.contains(&(2000 + BULK as u16))).collect();
+    let bytes: usize = others.iter().map(|p| p.len).sum();
+    assert!(others.len() <= FRAMES_MAX && bytes <= BYTES_MAX, "{bytes} bytes in {} frames", others.len());
+    // The bulk flows lose nothing by it.
+    for _ in 0..100 {
+        all.poll();
+        all.peer.take();
+        all.acknowledge();
+    }
+    let unread: usize = (0..BULK).map(|flow| all.read(flow).len()).sum();
+    assert_eq!(unread, 512 * MSS as usize);
+    assert_eq!((0..BULK).map(|flow| all.sent(flow)).sum::<u64>(), BULK as u64 * (256 << 10));
+}
+
+#[test]
+fn a_round_sends_no_more_than_its_bytes_and_one_turn() {
+    let mut all = crowd(&[0; BULK + 1]);
+    all.open_wide();
+    (0..BULK).for_each(|flow| all.write(flow, &[8; 1 << 20]));
+    for _ in 0..200 {
+        let sent = all.host.core.counters().bytes_out;
+        all.poll();
+        all.peer.take();
+        assert!(all.host.core.counters().bytes_out - sent <= 128 << 10);
+    }
+    assert_eq!((0..BULK).map(|flow| all.sent(flow)).sum::<u64>(), BULK as u64 * (1 << 20));
+}
+
+#[test]
+fn an_application_with_48_flows_sends_no_more_than_one_with_a_single_flow() {
+    let owners: Vec<usize> = (0..49).map(|flow| usize::from(flow > 0)).collect();
+    let mut all = crowd(&owners);
+    all.open_wide();
+    for _ in 0..2000 {
+        (0..49).for_each(|flow| {
+            // More than is sent in a round waits in each flow.
+            let f = &all.flows[flow];
+            if f.sock.tx.head < all.sent(flow) + (128 << 10) {
+                all.write(flow, &[8; 256 << 10]);
+            }
+        });
+        all.poll();
+        all.peer.take();
+        all.acknowledge();
+    }
+    let sent: Vec<u64> = (0..49).map(|flow| all.sent(flow)).collect();
+    let (one, many) = (sent[0], sent[1..].iter().sum::<u64>());
+    assert!(one.abs_diff(many) < many / 20, "{one} and {many}");
+    let (least, most) = (sent[1..].iter().min().unwrap(), sent[1..].iter().max().unwrap());
+    assert!(most - least <= 2 * (64 << 10), "{least} {most}");
+}
