@@ -4,12 +4,15 @@ use crate::core::Core;
 use crate::meter::{Meter, Part};
 use crate::predict::Predicted;
 use crate::setup::{Home, Miss, NEWS_MAX, State, Work};
+use base::Duration;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use flow::{event, state};
 use port::Port;
 use queue::{Doorbell, Ring};
 use shm::{Half, Side, half_flags};
 
+/// An application that has had no news and rung no news for this time rests.
+const REST: Duration = Duration::from_ms(1);
 /// Payload is prefetched this many slots ahead: the slots' halves have arrived in the cache by then.
 const AHEAD: usize = 4;
 
@@ -51,11 +54,16 @@ impl Home {
 impl Core {
     /// Takes the bits of every application that rang, then looks at the slots.
     pub(crate) fn applications<P: Port + ?Sized>(&mut self, port: &mut P, meter: &mut impl Meter) -> u32 {
-        let Self { index, flows, homes, active, rung, strangers, state, .. } = self;
+        let Self { index, flows, homes, awake, rung, strangers, state, .. } = self;
+        awake.append(&mut state.roused);
         rung.clear();
-        for region in active.iter() {
-            let Some(home) = homes[usize::from(*region)].as_ref() else { continue };
-            let Some(bell) = home.doorbell(*index).filter(|bell| bell.has_news()) else { continue };
+        for region in awake.iter() {
+            let Some(home) = homes[usize::from(*region)].as_mut() else { continue };
+            if !home.doorbell(*index).is_some_and(Doorbell::has_news) {
+                continue;
+            }
+            home.heard_at = state.now;
+            let Some(bell) = home.doorbell(*index) else { continue };
             let slots = home.region.region().layout().params.slots;
             bell.drain(slots, |slot| {
                 if rung.len() == NEWS_MAX {
@@ -99,9 +107,11 @@ impl Core {
     /// this core's eventfd. False: poll again.
     #[must_use]
     pub fn prepare_sleep(&mut self) -> bool {
-        let Self { index, homes, active, commands, state, .. } = self;
-        let bells = || active.iter().filter_map(|r| homes[usize::from(*r)].as_ref()?.doorbell(*index));
+        self.rest();
+        let Self { index, homes, awake, commands, state, .. } = self;
+        let bells = || awake.iter().filter_map(|r| homes[usize::from(*r)].as_ref()?.doorbell(*index));
         let sleeps = state.wakes.is_empty()
+            && state.roused.is_empty()
             && state.told.is_empty()
             && commands.prepare_sleep()
             && bells().all(Doorbell::prepare_sleep);
@@ -115,11 +125,48 @@ impl Core {
     /// Withdraws the announcement of [`prepare_sleep`](Self::prepare_sleep): the core polls again.
     pub fn awake(&mut self) {
         self.commands.awake();
-        for region in &self.active {
+        for region in &self.awake {
             if let Some(bell) = self.homes[usize::from(*region)].as_ref().and_then(|h| h.doorbell(self.index))
             {
                 bell.awake();
             }
+        }
+    }
+
+    /// From now on the core does not look at the doorbells of applications that have been silent for [`REST`]: so a round, and a sleep, cost
+    /// nothing for them. The caller must call [`rouse`](Self::rouse) when it sees that the core's eventfd for a region was written.
+    pub fn rest(&mut self) {
+        let Self { index, homes, awake, state, .. } = self;
+        awake.retain(|region| {
+            let Some(home) = homes[usize::from(*region)].as_mut() else { return false };
+            let is_silent = state.now.since(home.heard_at) >= REST;
+            let rests = is_silent && home.doorbell(*index).is_some_and(Doorbell::prepare_sleep);
+            home.is_resting = rests;
+            !rests
+        });
+    }
+
+    /// True when the core serves an application at whose doorbell it does not look.
+    #[must_use]
+    pub fn has_resting(&self) -> bool {
+        self.awake.len() + self.state.roused.len() < self.regions
+    }
+
+    /// The caller's own eventfd was written, perhaps for news of resting applications: the core looks at the doorbells that have rung.
+    pub fn rouse_rung(&mut self) {
+        for region in 0..self.homes.len() {
+            let Some(home) = &self.homes[region] else { continue };
+            if home.is_resting && home.doorbell(self.index).is_some_and(Doorbell::has_news) {
+                self.rouse(region as u16);
+            }
+        }
+    }
+
+    /// The core's eventfd for that region was written: the core looks at its doorbell again.
+    pub fn rouse(&mut self, region: u16) {
+        let Self { index, homes, state, .. } = self;
+        if let Some(Some(home)) = homes.get_mut(usize::from(region)) {
+            state.rouse(home, region, *index);
         }
     }
 }
@@ -140,6 +187,19 @@ fn retry(homes: &[Option<Home>], index: u32, region: u16, slot: u32) {
 }
 
 impl State {
+    /// The application of that region rests no longer, if it did.
+    pub(crate) fn rouse(&mut self, home: &mut Home, region: u16, core: u32) {
+        if !home.is_resting {
+            return;
+        }
+        home.is_resting = false;
+        home.heard_at = self.now;
+        if let Some(bell) = home.doorbell(core) {
+            bell.awake();
+        }
+        self.roused.push(region);
+    }
+
     /// Handles the doorbell of a flow's slot: the application has written, consumed, closed or reset.
     #[inline]
     pub(crate) fn rung<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {

@@ -64,6 +64,12 @@ impl State {
             let mut bell = Bell::default();
             for i in next..end {
                 let told = self.told[i];
+                if let Some(Some(home)) = homes.get_mut(usize::from(told.region))
+                    && home.is_resting
+                {
+                    // An application with news rings soon.
+                    self.rouse(home, told.region, u32::from(self.index));
+                }
                 let Some(Some(home)) = homes.get(usize::from(told.region)) else { continue };
                 let Some((_, peer)) = home.region.halves(told.slot) else { continue };
                 if told.has_news

@@ -43,6 +43,10 @@ pub(crate) struct Home {
     pub(crate) region: Arc<AppRegion>,
     /// The core's cache of rings given back, most recent first.
     pub(crate) pool: Box<Pool>,
+    /// When the application last had or rang news.
+    pub(crate) heard_at: Instant,
+    /// The core does not look at the application's doorbell: the next ring is followed by a write to the core's eventfd for it.
+    pub(crate) is_resting: bool,
 }
 
 /// A locked flow with its owner's region.
@@ -62,7 +66,7 @@ impl<'a> Work<'a> {
     /// Joins a locked flow with its region. `None` when the region is gone.
     #[inline]
     pub(crate) fn new(id: FlowId, f: FlowMut<'a>, homes: &'a mut [Option<Home>]) -> Option<Self> {
-        let Home { region, pool } = homes.get_mut(usize::from(f.rx.region))?.as_mut()?;
+        let Home { region, pool, .. } = homes.get_mut(usize::from(f.rx.region))?.as_mut()?;
         let region: &'a AppRegion = region;
         let (own, peer) = region.halves(f.rx.slot)?;
         Some(Self { id, f, region, pool, own, peer })
@@ -146,6 +150,8 @@ pub(crate) struct State {
     pub(crate) wakes: Vec<News>,
     /// Slots to tell at the end of the stage.
     pub(crate) told: Vec<Told>,
+    /// Regions of applications that rested until now.
+    pub(crate) roused: Vec<u16>,
     /// IPv4 identification of the next packet.
     pub(crate) identification: u16,
     /// A segment could not be sent in this round because the port was full.
@@ -200,6 +206,7 @@ impl State {
             counters: Counters::default(),
             wakes: Vec::with_capacity(WAKES_MAX),
             told: Vec::with_capacity(TOLD_MAX),
+            roused: Vec::with_capacity(usize::from(config.regions)),
             identification: 0,
             is_port_full: false,
             sent: 0,

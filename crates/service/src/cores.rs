@@ -19,6 +19,7 @@ use port::{Port, Wait};
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -27,8 +28,8 @@ use std::thread::JoinHandle;
 /// Command of the control thread to a core; the slow path has commands of its own.
 #[derive(Debug)]
 pub enum Command {
-    /// Watch this bell, which an application rings.
-    Watch(Arc<OwnedFd>),
+    /// Watch this bell, which an application rings; with the index of its application region, if the bell is for all slots of one.
+    Watch(Arc<OwnedFd>, Option<u16>),
     /// Stop watching this bell.
     Unwatch(Arc<OwnedFd>),
     /// Begin to relay between these ends. A deputy, if there is one, is the first end.
@@ -72,6 +73,18 @@ pub struct Common {
     pub cycles: Arc<AtomicU32>,
 }
 
+/// What an epoll event is about: a bell or port that needs no more than that the core is awake; the core's own bell; from `REGION` on, the
+/// bell of the application region with the index that is left.
+const OTHER: u64 = 0;
+const OWN: u64 = 1;
+const REGION: u64 = 2;
+/// Most events that one wait returns.
+const EVENTS: usize = 64;
+/// While a core is awake it looks for the bells of resting applications after this time, in one system call.
+const LOOK: Duration = Duration::from_us(20);
+/// While a core is awake it looks for silent applications after this time.
+const REST: Duration = Duration::from_ms(1);
+
 /// A core without work polls when its next deadline is nearer than this: going to sleep and waking takes as long.
 const NEAR: Duration = Duration::from_us(30);
 
@@ -100,8 +113,20 @@ impl Core {
             port.capabilities(),
         );
         let meter = CoreMeter::default();
-        let mut worker = Worker { core, port, common, epoll, inbox, outbox, relays, port_wait: None, meter };
-        worker.watch(&bell).map_err(os("watch a descriptor"))?;
+        let mut worker = Worker {
+            core,
+            port,
+            common,
+            epoll,
+            inbox,
+            outbox,
+            relays,
+            port_wait: None,
+            meter,
+            looked_at: Instant::ZERO,
+            rested_at: Instant::ZERO,
+        };
+        worker.watch(&bell, OWN).map_err(os("watch a descriptor"))?;
         worker.watch_port(Wait::Readable).map_err(os("watch the port"))?;
         let builder = std::thread::Builder::new().name(format!("towpath-core{index}"));
         let thread = builder.spawn(move || worker.run()).map_err(|e| ServiceError::Os {
@@ -160,6 +185,9 @@ struct Worker {
     /// Readiness of the port that the epoll waits for; `None`: the port is not watched.
     port_wait: Option<Wait>,
     meter: CoreMeter,
+    /// When the bells of resting applications were last looked at, and when silent applications were last laid to rest.
+    looked_at: Instant,
+    rested_at: Instant,
 }
 
 impl Worker {
@@ -177,6 +205,7 @@ impl Worker {
                 write_eventfd(self.common.told.as_fd());
             }
             let Some(obeyed) = self.obey() else { return };
+            self.look_at_resting(now);
             if progress.is_busy() | obeyed | self.relay() {
                 quiet_since = None;
                 continue;
@@ -199,8 +228,10 @@ impl Worker {
         let mut obeyed = false;
         loop {
             match self.inbox.try_recv() {
-                Ok(Command::Watch(bell)) => {
-                    self.watch(&bell).unwrap_or_else(|e| tracing::error!("a core cannot watch a bell: {e}"));
+                Ok(Command::Watch(bell, region)) => {
+                    let of = region.map_or(OTHER, |region| REGION + u64::from(region));
+                    self.watch(&bell, of)
+                        .unwrap_or_else(|e| tracing::error!("a core cannot watch a bell: {e}"));
                 }
                 Ok(Command::Unwatch(bell)) => drop(epoll::delete(&self.epoll, bell.as_fd())),
                 Ok(Command::Open(id, ends)) => self.relays.open(id, *ends),
@@ -222,9 +253,9 @@ impl Worker {
     }
 
     /// Watches a bell, edge-triggered and never read: applications share these descriptors and could make a read block.
-    fn watch(&self, bell: &OwnedFd) -> Result<(), Errno> {
+    fn watch(&self, bell: &OwnedFd, of: u64) -> Result<(), Errno> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&self.epoll, bell.as_fd(), epoll::EventData::new_u64(0), flags)
+        epoll::add(&self.epoll, bell.as_fd(), epoll::EventData::new_u64(of), flags)
     }
 
     /// Serves the relays that have news. True when there were any.
@@ -262,16 +293,43 @@ impl Worker {
             tv_sec: (left.as_ns() / 1_000_000_000) as i64,
             tv_nsec: (left.as_ns() % 1_000_000_000) as i64,
         });
-        let mut events = Vec::with_capacity(64);
         self.meter.asleep();
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            // Failing to wait is a bug; the core goes on by polling.
-            Err(e) => tracing::error!("a core cannot wait: {e}"),
-        }
+        self.wait(timeout.as_ref());
         self.core.awake();
         self.relays.deputies.awake();
         self.port.disarm();
+    }
+
+    /// Waits for the descriptors of the epoll, and rouses the applications whose bells were written.
+    fn wait(&mut self, timeout: Option<&Timespec>) {
+        // More events than fit come with the next call.
+        let mut events = [const { MaybeUninit::uninit() }; EVENTS];
+        match epoll::wait(&self.epoll, &mut events, timeout) {
+            Ok((events, _)) => {
+                for event in events {
+                    match event.data.u64() {
+                        OTHER => {}
+                        OWN => self.core.rouse_rung(),
+                        region => self.core.rouse((region - REGION) as u16),
+                    }
+                }
+            }
+            Err(Errno::INTR) => {}
+            // Failing to wait is a bug; the core goes on by polling.
+            Err(e) => tracing::error!("a core cannot wait: {e}"),
+        }
+    }
+
+    /// While the core is awake: lets silent applications rest, and looks for the bells of those that rest, each from time to time.
+    fn look_at_resting(&mut self, now: Instant) {
+        if LOOK <= now.since(self.looked_at) && self.core.has_resting() {
+            self.looked_at = now;
+            self.wait(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        }
+        if REST <= now.since(self.rested_at) {
+            self.rested_at = now;
+            self.core.rest();
+        }
     }
 
     /// Watches the port, level-triggered: a packet that is there already ends the wait at once.
@@ -281,7 +339,7 @@ impl Worker {
         if wait == Wait::ReadableOrWritable {
             flags |= epoll::EventFlags::OUT;
         }
-        let data = epoll::EventData::new_u64(1);
+        let data = epoll::EventData::new_u64(OTHER);
         match self.port_wait {
             None => epoll::add(&self.epoll, fd, data, flags)?,
             Some(_) => epoll::modify(&self.epoll, fd, data, flags)?,

@@ -292,7 +292,7 @@ impl Registry {
         }
         match new_eventfd() {
             Ok(bell) => {
-                self.cores[RELAY_CORE as usize].say(Command::Watch(bell.clone()));
+                self.cores[RELAY_CORE as usize].say(Command::Watch(bell.clone(), None));
                 pair.wakers.insert((side, TRUST_CONTEXT), bell);
             }
             Err(e) => tracing::error!("a relayed connection has no bell: {e}"),

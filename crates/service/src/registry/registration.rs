@@ -258,7 +258,7 @@ impl Registry {
         self.bells.set_region(index as u16, Some(family));
         self.bells.set_context(family, TRUST_CONTEXT, Some(self.cores[0].bell()));
         for (core, bell) in self.cores.iter().zip(&region.bells[1..]) {
-            core.say(Command::Watch(bell.clone()));
+            core.say(Command::Watch(bell.clone(), Some(index as u16)));
         }
         self.tcp.slow.add_region(index as u16, &region.memory.area);
         arm(region.memory.region());
