@@ -20,6 +20,7 @@ mod prediction;
 mod receiver;
 mod requirements;
 mod requirements_recovery;
+mod resting;
 mod round_trips;
 #[path = "harness/scene.rs"]
 mod scene;
