@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Version of these messages. Each side refuses any other version, with a message that says which one it speaks.
-pub const PROTOCOL: u32 = 18;
+pub const PROTOCOL: u32 = 19;
 /// Slot 0 of an application region carries no connection: its doorbell bit means "read the control socket".
 pub const CONTROL_SLOT: u32 = 0;
 
@@ -114,6 +114,8 @@ pub struct SocketOptions {
     pub tos: u8,
     /// `IPV6_TCLASS`, the whole byte.
     pub traffic_class: u8,
+    /// `SO_PRIORITY`.
+    pub priority: u8,
     /// True when `IP_MTU_DISCOVER` is `IP_PMTUDISC_DONT`.
     pub may_fragment: bool,
     /// `SO_REUSEADDR`: a port that the service gives the socket may be shared with other such sockets.

@@ -116,6 +116,7 @@ fn inherited(option: Name) -> Option<(By, Rule)> {
         (TCP, TCP_WINDOW_CLAMP) => (Service, Kernel),
         (SOCKET, SO_RCVBUF) => (Service, RECEIVE_BUFFER),
         (SOCKET, SO_MAX_PACING_RATE) => (Service, any_of(-1)),
+        (SOCKET, SO_PRIORITY) => (Service, Kernel),
         (IP, IP_TOS) => (Service, Tos),
         (IPV6, IPV6_TCLASS) => (Service, Class),
         (IP, IP_MTU_DISCOVER) => (Service, number_of(IP_PMTUDISC_WANT, IP_PMTUDISC_DONT, IP_PMTUDISC_DO)),
@@ -129,7 +130,7 @@ fn inherited(option: Name) -> Option<(By, Rule)> {
         (SOCKET, SO_REUSEADDR) | (IP, IP_FREEBIND) | (IPV6, IPV6_V6ONLY) => (Library, Switch),
         (
             SOCKET,
-            SO_PRIORITY | SO_ZEROCOPY | SO_DONTROUTE | SO_BROADCAST | SO_REUSEPORT | SO_MARK | SO_BUSY_POLL
+            SO_ZEROCOPY | SO_DONTROUTE | SO_BROADCAST | SO_REUSEPORT | SO_MARK | SO_BUSY_POLL
             | SO_PREFER_BUSY_POLL | SO_RXQ_OVFL,
         )
         | (TCP, TCP_SAVE_SYN | TCP_THIN_LINEAR_TIMEOUTS)
@@ -248,6 +249,7 @@ impl Options {
             tos: self.number(IP, IP_TOS).unwrap_or(0) as u8,
             may_fragment: self.number(IP, IP_MTU_DISCOVER) == Some(IP_PMTUDISC_DONT),
             traffic_class: traffic_class(self.number(IPV6, IPV6_TCLASS)),
+            priority: byte(self.number(SOCKET, SO_PRIORITY).unwrap_or(0)),
             reuse_address: self.is_on(SOCKET, SO_REUSEADDR),
         }
     }

@@ -5,7 +5,7 @@ use crate::payload::{lent, write};
 use crate::predict::Predicted;
 use crate::setup::{Home, Miss, State, Work};
 use base::SeqNumber;
-use flow::{FRAME_COPY_MAX, FlowId, Flows, FrameReason, ReceiveLine, state};
+use flow::{FRAME_COPY_MAX, FlowId, Flows, FrameReason, ReceiveLine, class, state};
 use port::{Checksum, Gso, PacketBuf, Port};
 use shm::Side;
 use std::net::IpAddr;
@@ -179,8 +179,8 @@ pub(crate) fn mark_last(seen: &mut [Seen]) {
 }
 
 impl State {
-    /// For the next segment in order of an express flow: the flow, and where the segment after it begins. An express flow has a small receive
-    /// window: its peer has at most the initial window of bytes under way. So the segment may go before the segments of other flows.
+    /// For the next segment in order of an express flow: the flow, and where the segment after it begins. An express flow asks to be one, or has
+    /// a small receive window: its peer has at most the initial window of bytes under way. So the segment may go before those of others.
     /// `taken`: what this function has returned for the last segment that was taken and is not handled yet.
     pub(crate) fn express(
         &self,
@@ -191,12 +191,17 @@ impl State {
         // The checksum is verified when the packet is handled.
         let segment = CommonSegment::read(frame, RxChecksum::Verified)?;
         let id = flows.table().find(flows.table().hash_v4(segment.tuple()), |_| true)?;
-        if self.grown.contains(id.0) {
-            return None;
+        let mut guard = flows.lock_briefly(id)?;
+        let f = guard.parts();
+        match f.tx.traffic & !class::DSCP {
+            class::EXPRESS => {}
+            class::BULK => return None,
+            _ if self.grown.contains(id.0) => return None,
+            _ => {}
         }
         let expected = match taken {
             Some((flow, next)) if flow == id => next,
-            _ => flows.lock_briefly(id)?.parts().rx.rcv_nxt,
+            _ => f.rx.rcv_nxt,
         };
         (segment.seq() == expected).then(|| (id, expected.plus(segment.payload.len() as u32)))
     }

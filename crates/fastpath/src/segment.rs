@@ -5,7 +5,7 @@ use crate::out_of_order::sack_blocks;
 use crate::payload::{checked, data_len, lent, read};
 use crate::setup::{State, Work};
 use base::SeqNumber;
-use flow::{FlowMut, state};
+use flow::{FlowMut, class, state};
 use port::{Checksum, Gso, GsoKind, PacketBuf, Port};
 use queue::Ring;
 use queue::stream::{Readable, readable};
@@ -158,7 +158,7 @@ impl State {
             dst_mac: f.tx.peer_mac,
             src: f.tx.local_v4,
             dst: f.tx.peer_v4,
-            dscp: f.tx.dscp,
+            dscp: f.tx.traffic & class::DSCP,
             ecn,
             hop_limit: self.config.hop_limit,
             identification: self.identification,
@@ -193,7 +193,8 @@ impl State {
         let options = self.options(f, out);
         let tuple = f.addresses.tuple(f.rx, f.tx);
         let mut ip = IpParameters::new(self.mac, MacAddr(f.tx.peer_mac));
-        (ip.identification, ip.hop_limit, ip.dscp) = (self.identification, self.config.hop_limit, f.tx.dscp);
+        (ip.identification, ip.hop_limit, ip.dscp) =
+            (self.identification, self.config.hop_limit, f.tx.traffic & class::DSCP);
         (ip.dont_fragment, ip.ecn) = (!f.tx.may_fragment, ecn);
         let start = wire::tcp_headers_len(&ip, &tuple, &options);
         let len = out.len as usize;

@@ -29,7 +29,7 @@ pub(crate) const TURN: usize = 16;
 /// Bytes of payload after which a round gives no further flow a turn: a packet or doorbell that comes meanwhile waits for this time. A
 /// request or answer of one segment does not count, and is sent in any case.
 pub(crate) const ROUND: u32 = 64 << 10;
-/// Bytes that a flow may have to send and still go before the flows that wait for their turn.
+/// Bytes that a flow which asks for no class may have to send and still go before the flows that wait for their turn.
 pub(crate) const EXPRESS: u32 = 16 << 10;
 
 /// Value of `urgent_of` for no flow.

@@ -8,7 +8,7 @@ use crate::segment::Out;
 use crate::setup::{EXPRESS, State, Work};
 use base::SeqNumber;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
-use flow::{FlowMut, PathProbe, event, state};
+use flow::{FlowMut, PathProbe, class, event, state};
 use port::Port;
 use queue::stream::{Readable, readable};
 use queue::{Ring, Violation};
@@ -46,7 +46,7 @@ impl State {
         let is_crowded = !self.is_turn && !self.is_pushing && !self.backlog.is_empty();
         let mut most = match self.is_turn {
             true => QUANTUM,
-            false if is_crowded => self.left.min(EXPRESS),
+            false if is_crowded => self.left.min(express_most(w.f.tx.traffic)),
             false => self.left,
         };
         loop {
@@ -393,6 +393,16 @@ impl State {
         w.f.cold.counters.retransmits += 1;
         w.f.cold.counters.retransmitted_bytes += u64::from(len);
         self.counters.retransmitted_bytes += u64::from(len);
+    }
+}
+
+/// Bytes that a flow may have to send and still go before the flows that wait for their turn.
+#[inline]
+const fn express_most(traffic: u8) -> u32 {
+    match traffic & !class::DSCP {
+        class::EXPRESS => QUANTUM,
+        class::BULK => 0,
+        _ => EXPRESS,
     }
 }
 

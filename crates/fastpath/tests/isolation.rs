@@ -4,7 +4,7 @@ use crate::harness::{Host, MAC_A, MAC_B, Sock, config, endpoints, install};
 use crate::peer::Peer;
 use crate::scene::{IRS, ISS, MSS};
 use base::{Duration, Instant};
-use flow::{AppRegion, Command, Config, FlowId};
+use flow::{AppRegion, Command, Config, FlowId, class};
 use port::{Capabilities, Direction, Line, Port, Tracer};
 use port_memory::{LinkOptions, link};
 use shm::{Kind, Params, Region};
@@ -159,6 +159,21 @@ impl Crowd {
         }
     }
 
+    /// True when a request of that flow goes before the frames of other flows that wait in the port.
+    fn goes_ahead(&mut self, flow: usize) -> bool {
+        // Whatever waited in the port.
+        while self.flows.iter().any(|f| self.host.keeper.lock(f.id).parts().rx.rx_head < u64::from(f.sent)) {
+            self.poll();
+        }
+        self.read(flow);
+        let others: Vec<usize> = (0..BULK).filter(|other| *other != flow).collect();
+        (0..512).for_each(|i| self.arrive(others[i % others.len()], &[7; MSS as usize]));
+        self.poll();
+        self.arrive(flow, b"request");
+        self.poll();
+        self.read(flow) == b"request"
+    }
+
     /// The bulk flows receive, and are read, until their receive windows have grown.
     fn grow_windows(&mut self) {
         let has_grown = |all: &Self, flow: usize| {
@@ -255,4 +270,45 @@ fn an_application_with_48_flows_sends_no_more_than_one_with_a_single_flow() {
     assert!(one.abs_diff(many) < many / 20, "{one} and {many}");
     let (least, most) = (sent[1..].iter().min().unwrap(), sent[1..].iter().max().unwrap());
     assert!(most - least <= 2 * (64 << 10), "{least} {most}");
+}
+
+/// Bytes that a flow of class `traffic` sends in the round after it has written `bytes`, beside flows that wait for their turn.
+fn sent_at_once(traffic: u8, bytes: usize) -> u64 {
+    let mut all = crowd(&[0; BULK + 1]);
+    all.open_wide();
+    all.host.keeper.lock(all.flows[BULK].id).parts().tx.traffic = traffic;
+    (0..BULK).for_each(|flow| all.write(flow, &[8; 1 << 20]));
+    all.poll();
+    all.write(BULK, &vec![9; bytes]);
+    all.poll();
+    all.sent(BULK)
+}
+
+#[test]
+fn a_flow_goes_before_others_as_far_as_its_class_allows() {
+    let message = 3 * u64::from(MSS);
+    assert_eq!(sent_at_once(0, 3 * MSS as usize), message);
+    assert_eq!(sent_at_once(class::BULK, 3 * MSS as usize), 0);
+    assert_eq!(sent_at_once(0, 40 << 10), 0, "more than a message");
+    assert_eq!(sent_at_once(class::EXPRESS, 40 << 10), 40 << 10);
+    assert_eq!(sent_at_once(class::EXPRESS, 80 << 10), 0, "a class is no way around the turns");
+    assert_eq!(sent_at_once(class::EXPRESS | 20, 40 << 10), 40 << 10, "whatever its code point");
+}
+
+#[test]
+fn a_request_of_a_bulk_flow_goes_before_others_if_it_asks_for_that_and_no_request_of_one_that_asks_to_wait() {
+    for (traffic, goes_ahead) in [(0, false), (class::EXPRESS, true)] {
+        let mut all = crowd(&[0; BULK + 1]);
+        all.open_wide();
+        all.grow_windows();
+        all.host.keeper.lock(all.flows[0].id).parts().tx.traffic = traffic;
+        assert_eq!(all.goes_ahead(0), goes_ahead, "{traffic}");
+    }
+    for (traffic, goes_ahead) in [(0, true), (class::BULK, false)] {
+        let mut all = crowd(&[0; BULK + 1]);
+        all.open_wide();
+        all.grow_windows();
+        all.host.keeper.lock(all.flows[BULK].id).parts().tx.traffic = traffic;
+        assert_eq!(all.goes_ahead(BULK), goes_ahead, "{traffic}");
+    }
 }

@@ -36,7 +36,7 @@ pub use message::{
     FrameReason, commands, exceptions,
 };
 pub use owner::{AppRegion, News, raise, ring, tell};
-pub use record::{ReceiveLine, ResetVerdict, SendLine};
+pub use record::{ReceiveLine, ResetVerdict, SendLine, class};
 pub use recovery::{Episode, Kind, RUNS, Recovery, Run, Timeouts};
 pub use sending::Delays;
 pub use table::FlowTable;

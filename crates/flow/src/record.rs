@@ -90,14 +90,25 @@ pub struct SendLine {
     pub snd_shift: u8,
     /// log2, rounded down, of the largest window ever seen from the peer; for the avoidance of silly windows.
     pub window_log2_max: u8,
-    /// Differentiated services code point of our segments: six bits.
-    pub dscp: u8,
+    /// Differentiated services code point of our segments in the lower six bits; above, a bit of [`class`] or none.
+    pub traffic: u8,
     /// Routers may fragment our segments over IPv4.
     pub may_fragment: bool,
     /// `snd_max` when recovery began (RFC 6582).
     pub recover: SeqNumber,
     /// End of the last small segment sent (Minshall's form of Nagle's rule).
     pub small_end: SeqNumber,
+}
+
+/// What a flow may ask for beside flows that wait for their turn to send, and beside packets that wait in the port. Without a bit of these its
+/// behaviour decides.
+pub mod class {
+    /// It goes before others.
+    pub const EXPRESS: u8 = 0x40;
+    /// It goes after others.
+    pub const BULK: u8 = 0x80;
+    /// The bits of the differentiated services code point.
+    pub const DSCP: u8 = 0x3F;
 }
 
 const _: () = {

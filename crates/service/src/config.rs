@@ -12,6 +12,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use slowpath::{OwnAddress, Routes};
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 
 /// Which applications may share a pair region with each other.
@@ -102,6 +103,9 @@ options! {
     /// Congestion control: reno, cubic, dctcp or constant:BYTES [default: cubic]
     #[arg(env = "TOWPATH_CONGESTION", value_name = "NAME")]
     congestion: Congestion,
+    /// Connections with one of these ports go before others, as those with SO_PRIORITY 6 or IP_TOS 16 do [default: none]
+    #[arg(env = "TOWPATH_EXPRESS_PORTS", value_delimiter = ',', value_name = "PORT")]
+    express_ports: Vec<NonZeroU16>,
     /// Use selective acknowledgements (RFC 2018) [default: true]
     #[arg(env = "TOWPATH_SACK", value_name = "BOOL", action = clap::ArgAction::Set)]
     sack: bool,
@@ -222,6 +226,8 @@ pub struct Link {
     pub gso: bool,
     /// Congestion control of new connections, unless a socket chooses another.
     pub congestion: Congestion,
+    /// TCP ports of connections that go before others.
+    pub express_ports: Vec<NonZeroU16>,
     /// Whether SACK, timestamps, window scaling and ECN are used, in this order.
     pub switches: [bool; 4],
     /// First receive buffer of a connection, bytes, a power of two.
@@ -334,6 +340,7 @@ impl Options {
             "no_checksum_offload",
             "no_gso",
             "congestion",
+            "express_ports",
             "sack",
             "timestamps",
             "window_scaling",
@@ -397,6 +404,7 @@ impl Options {
             checksum,
             gso: checksum && !self.no_gso.unwrap_or(false),
             congestion,
+            express_ports: self.express_ports.clone().unwrap_or_default(),
             switches: [on(self.sack), on(self.timestamps), on(self.window_scaling), ecn],
             buffer_initial: self.buffer_initial.unwrap_or(
                 self.ring_max.map_or(BUFFER_INITIAL_DEFAULT, |max| max.min(BUFFER_INITIAL_DEFAULT)),
@@ -572,11 +580,8 @@ impl Config {
                  10.9.0.2/24, or give the service an address on the gateway's link"
             )));
         }
-        if self.max_applications > 1 << 15 {
-            return wrong("max_applications", "be at most 32768");
-        }
-        if self.max_applications == 0 {
-            return wrong("max_applications", "be at least 1");
+        if !(1..=1 << 15).contains(&self.max_applications) {
+            return wrong("max_applications", "be from 1 to 32768");
         }
         Ok(())
     }

@@ -120,6 +120,7 @@ impl Tcp {
             gateway_v6,
             secret: random()?,
             algorithm: link.congestion.0,
+            express_ports: link.express_ports.iter().map(|port| port.get()).collect(),
             ..slowpath::Config::default()
         };
         let (exceptions, commands): (Vec<_>, Vec<_>) = rings.into_iter().unzip();

@@ -26,6 +26,8 @@ pub struct Config {
     pub ephemeral: RangeInclusive<u16>,
     /// Congestion control of connections that did not choose one.
     pub algorithm: Algorithm,
+    /// Flows with one of these ports go before others, unless their options say otherwise.
+    pub express_ports: Vec<u16>,
     /// First timeout of SYN and SYN-ACK, doubled each time (RFC 6298: 1 s).
     pub syn_timeout: Duration,
     /// SYN repetitions: 6 as Linux, 127 s in all.
@@ -83,6 +85,7 @@ impl Default for Config {
             secret: [0; 16],
             ephemeral: 32_768..=60_999,
             algorithm: Algorithm::default(),
+            express_ports: Vec::new(),
             syn_timeout: Duration::from_secs(1),
             syn_retries: 6,
             syn_ack_retries: 5,

@@ -6,7 +6,7 @@ use crate::{Config, SlowPath};
 use base::{Duration, Instant};
 use congestion::Algorithm;
 use control::{Congestion, SocketOptions};
-use flow::{FlowId, FlowMut, state};
+use flow::{FlowId, FlowMut, class, state};
 use std::net::IpAddr;
 use std::num::NonZeroU64;
 
@@ -17,6 +17,17 @@ pub const RECEIVE_BUFFER_MIN: u32 = 2304;
 const LINGER2_MAX: u64 = 120;
 /// Most keepalive probes (`TCP_KEEPCNT`) and SYNs (`TCP_SYNCNT`) that Linux accepts.
 const COUNT_MAX: u8 = 127;
+
+/// Code points of flows that go before others: low delay (RFC 1349), expedited forwarding (RFC 3246), voice (RFC 5865), network control
+/// (RFC 2474).
+const LOW_DELAY: u8 = 0x10 >> 2;
+const EXPEDITED: u8 = 46;
+const VOICE_ADMIT: u8 = 44;
+const CS6: u8 = 48;
+const CS7: u8 = 56;
+/// Code points of flows that go after others: lower effort (RFC 8622), and what was used for it before (RFC 3662).
+const LOWER_EFFORT: u8 = 1;
+const CS1: u8 = 8;
 
 /// Options of one connection. An option that is `None` follows the service's [`Config`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -44,6 +55,8 @@ pub struct FlowOptions {
     pub dscp_v4: u8,
     /// From `IPV6_TCLASS`: the code point over IPv6, six bits.
     pub dscp_v6: u8,
+    /// `SO_PRIORITY`: 6 and 7 (interactive, control) go before other flows, 1 and 2 (filler, bulk) after them.
+    pub priority: u8,
     /// `IP_PMTUDISC_DONT`: routers may fragment segments with data over IPv4, and ICMP "too big" is ignored.
     pub may_fragment: bool,
 }
@@ -90,6 +103,7 @@ impl From<&SocketOptions> for FlowOptions {
             // The lowest two bits are ECN's: TCP sets them, not the application.
             dscp_v4: told.tos >> 2,
             dscp_v6: told.traffic_class >> 2,
+            priority: told.priority,
             may_fragment: told.may_fragment,
         }
     }
@@ -115,6 +129,19 @@ impl FlowOptions {
         if peer.is_ipv4() { self.dscp_v4 } else { self.dscp_v6 }
     }
 
+    /// The connection's bit of [`class`], if it asks for one: by `SO_PRIORITY`, else by its code point towards `peer`, else by a port
+    /// that the configuration names.
+    fn class(&self, peer: IpAddr, has_express_port: bool) -> u8 {
+        match (self.priority, self.dscp(peer)) {
+            (6 | 7, _) => class::EXPRESS,
+            (1 | 2, _) => class::BULK,
+            (_, LOW_DELAY | EXPEDITED | VOICE_ADMIT | CS6 | CS7) => class::EXPRESS,
+            (_, LOWER_EFFORT | CS1) => class::BULK,
+            _ if has_express_port => class::EXPRESS,
+            _ => 0,
+        }
+    }
+
     pub(crate) fn syn_retries(&self, config: &Config) -> u8 {
         self.syn_retries.unwrap_or(config.syn_retries)
     }
@@ -126,7 +153,7 @@ impl SlowPath {
     pub fn set_options(&mut self, now: Instant, flow: FlowId, options: &FlowOptions) {
         let live = self.connections.get_mut(&flow).filter(|c| !c.is_over && !c.is_orphan);
         let Some(connection) = live else { return };
-        let peer = connection.tuple.dst.addr;
+        let tuple = connection.tuple;
         let before = std::mem::replace(&mut connection.options, *options);
         if before.keepalive != options.keepalive {
             self.keepalive_changed(now, flow);
@@ -139,10 +166,12 @@ impl SlowPath {
             let most = options.max_pacing_rate.map_or(0, NonZeroU64::get);
             self.with_flow(flow, |parts| parts.cold.limit_pace(most));
         }
-        let ip = |options: &FlowOptions| (options.dscp(peer), options.may_fragment);
-        if ip(&before) != ip(options) {
-            self.with_flow(flow, |parts| (parts.tx.dscp, parts.tx.may_fragment) = ip(options));
-        }
+        let is_express =
+            [tuple.src.port, tuple.dst.port].iter().any(|port| self.config.express_ports.contains(port));
+        let traffic = options.dscp(tuple.dst.addr) | options.class(tuple.dst.addr, is_express);
+        self.with_flow(flow, |parts| {
+            (parts.tx.traffic, parts.tx.may_fragment) = (traffic, options.may_fragment);
+        });
         let algorithm = options.algorithm.unwrap_or(self.config.algorithm);
         if before.algorithm != options.algorithm {
             self.with_flow(flow, |parts| switch(now, parts, algorithm));
@@ -196,6 +225,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_socket_asks_for_its_class_by_priority_or_code_point_and_the_configuration_by_port() {
+        let v4 = IpAddr::from([10, 0, 0, 1]);
+        let class = |priority, tos, has_port| {
+            let told = SocketOptions { priority, tos, ..SocketOptions::default() };
+            FlowOptions::from(&told).class(v4, has_port)
+        };
+        assert_eq!(class(0, 0, false), 0);
+        for (priority, tos, has_port) in
+            [(6, 0, false), (7, 0x20, false), (0, 0x10, false), (0, 46 << 2, false), (0, 0, true)]
+        {
+            assert_eq!(class(priority, tos, has_port), class::EXPRESS, "{priority} {tos} {has_port}");
+        }
+        for (priority, tos, has_port) in [(1, 0, true), (2, 0x10, false), (0, 0x20, true), (0, 1 << 2, false)]
+        {
+            assert_eq!(class(priority, tos, has_port), class::BULK, "{priority} {tos} {has_port}");
+        }
+        let v6 = FlowOptions::from(&SocketOptions { traffic_class: 46 << 2, ..SocketOptions::default() });
+        assert_eq!((v6.class(v4, false), v6.class(IpAddr::from([0; 16]), false)), (0, class::EXPRESS));
+    }
+
+    #[test]
     fn hostile_numbers_stay_within_what_linux_takes() {
         let told = SocketOptions {
             keep_alive: true,
@@ -212,6 +262,7 @@ mod tests {
             congestion: Congestion::Reno,
             tos: u8::MAX,
             traffic_class: u8::MAX,
+            priority: u8::MAX,
             may_fragment: true,
             reuse_address: true,
         };

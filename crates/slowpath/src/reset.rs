@@ -5,7 +5,7 @@ use crate::handshake::{Segment, Via};
 use crate::time_wait::Remains;
 use crate::{Count, FlowOptions, SlowPath, source_mac};
 use base::{Duration, Instant, SeqNumber};
-use flow::{Command, FlowId, ResetVerdict};
+use flow::{Command, FlowId, ResetVerdict, class};
 use wire::{FourTuple, MacAddr, TcpFlags, TcpOptions, TcpPacket};
 
 /// Least time between two challenges on one connection.
@@ -48,7 +48,7 @@ impl SlowPath {
     pub(crate) fn on_late_data(&mut self, now: Instant, flow: FlowId) {
         let Some(connection) = self.connections.get(&flow).filter(|c| !c.is_over) else { return };
         let (core, tuple) = (connection.owner.core, connection.tuple);
-        let (dscp, seq) = self.with_flow(flow, |parts| (parts.tx.dscp, parts.tx.snd_una));
+        let (dscp, seq) = self.with_flow(flow, |parts| (parts.tx.traffic & class::DSCP, parts.tx.snd_una));
         let segment = Segment { dscp, ..reset(tuple, seq, None) };
         self.put_reset(now, core, &segment, Via::Route);
         self.end(now, flow, How::ResetByUs);

@@ -14,7 +14,7 @@ use crate::time_wait::Remains;
 use crate::wheel::TimerId;
 use crate::{Count, FlowOptions, SlowPath};
 use base::{Instant, SeqNumber};
-use flow::{Command, FlowId, FlowMut, state};
+use flow::{Command, FlowId, FlowMut, class, state};
 use shm::half_flags;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -322,7 +322,7 @@ fn remains_of(parts: &mut FlowMut<'_>) -> Remains {
         rcv_nxt: parts.rx.rcv_nxt,
         ts_recent: parts.rx.has(state::TIMESTAMPS).then_some(parts.rx.ts_recent),
         ts_offset: parts.cold.ts_offset,
-        dscp: parts.tx.dscp,
+        dscp: parts.tx.traffic & class::DSCP,
     }
 }
 

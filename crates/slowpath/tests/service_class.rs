@@ -29,7 +29,7 @@ fn the_service_class_stands_in_every_segment_from_the_syn_on() {
     assert_ne!(local.port, 81);
     let (flow, _, _) = w.accepted(4001);
     w.slow.set_options(w.now, flow, &asked(20));
-    assert_eq!(w.edit(flow, |parts| parts.tx.dscp), 20, "what the core puts on data");
+    assert_eq!(w.edit(flow, |parts| parts.tx.traffic & flow::class::DSCP), 20, "what the core puts on data");
     w.sent.clear();
     w.slow.abort(w.now, flow);
     w.settle();
