@@ -55,24 +55,27 @@ impl Core {
     /// Takes the bits of every application that rang, then looks at the slots.
     pub(crate) fn applications<P: Port + ?Sized>(&mut self, port: &mut P, meter: &mut impl Meter) -> u32 {
         let Self { index, flows, homes, awake, rung, strangers, state, .. } = self;
-        awake.append(&mut state.roused);
+        if !state.roused.is_empty() {
+            awake.append(&mut state.roused);
+        }
         rung.clear();
         for region in awake.iter() {
-            let Some(home) = homes[usize::from(*region)].as_mut() else { continue };
-            if !home.doorbell(*index).is_some_and(Doorbell::has_news) {
+            let Some(Home { region: memory, heard_at, .. }) = homes[usize::from(*region)].as_mut() else {
                 continue;
-            }
-            home.heard_at = state.now;
-            let Some(bell) = home.doorbell(*index) else { continue };
-            let slots = home.region.region().layout().params.slots;
+            };
+            let shared = memory.region();
+            let bell = Doorbell::of(shared, Side::Zero, *index);
+            let Some(bell) = bell.filter(|bell| bell.has_news()) else { continue };
+            *heard_at = state.now;
+            let slots = shared.layout().params.slots;
             bell.drain(slots, |slot| {
                 if rung.len() == NEWS_MAX {
                     // Set our own bit again: the next round handles the slot. We are awake, so no eventfd is written.
                     let _ = bell.ring(slot);
                     return;
                 }
-                home.region.region().prefetch_half(Side::One, slot, false);
-                let owner = home.region.flow_of(slot);
+                shared.prefetch_half(Side::One, slot, false);
+                let owner = memory.flow_of(slot);
                 rung.push((*region, slot, owner));
                 if let Some(id) = owner {
                     flows.prefetch(id);
@@ -140,16 +143,16 @@ impl Core {
         awake.retain(|region| {
             let Some(home) = homes[usize::from(*region)].as_mut() else { return false };
             let is_silent = state.now.since(home.heard_at) >= REST;
-            let rests = is_silent && home.doorbell(*index).is_some_and(Doorbell::prepare_sleep);
-            home.is_resting = rests;
-            !rests
+            home.is_resting = is_silent && home.doorbell(*index).is_some_and(Doorbell::prepare_sleep);
+            state.resting += u32::from(home.is_resting);
+            !home.is_resting
         });
     }
 
     /// True when the core serves an application at whose doorbell it does not look.
     #[must_use]
     pub fn has_resting(&self) -> bool {
-        self.awake.len() + self.state.roused.len() < self.regions
+        self.state.resting > 0
     }
 
     /// The caller's own eventfd was written, perhaps for news of resting applications: the core looks at the doorbells that have rung.
@@ -164,10 +167,7 @@ impl Core {
 
     /// The core's eventfd for that region was written: the core looks at its doorbell again.
     pub fn rouse(&mut self, region: u16) {
-        let Self { index, homes, state, .. } = self;
-        if let Some(Some(home)) = homes.get_mut(usize::from(region)) {
-            state.rouse(home, region, *index);
-        }
+        self.state.rouse(&mut self.homes, region);
     }
 }
 
@@ -188,15 +188,16 @@ fn retry(homes: &[Option<Home>], index: u32, region: u16, slot: u32) {
 
 impl State {
     /// The application of that region rests no longer, if it did.
-    pub(crate) fn rouse(&mut self, home: &mut Home, region: u16, core: u32) {
-        if !home.is_resting {
-            return;
-        }
+    #[cold]
+    pub(crate) fn rouse(&mut self, homes: &mut [Option<Home>], region: u16) {
+        let home = homes.get_mut(usize::from(region)).and_then(Option::as_mut);
+        let Some(home) = home.filter(|home| home.is_resting) else { return };
         home.is_resting = false;
         home.heard_at = self.now;
-        if let Some(bell) = home.doorbell(core) {
+        if let Some(bell) = home.doorbell(u32::from(self.index)) {
             bell.awake();
         }
+        self.resting -= 1;
         self.roused.push(region);
     }
 

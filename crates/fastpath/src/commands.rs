@@ -26,22 +26,20 @@ impl Core {
     pub(crate) fn obey<P: Port + ?Sized>(&mut self, port: &mut P) -> u32 {
         let mut count = 0;
         while count < COMMANDS_MAX as u32 {
-            let Self { flows, commands, homes, awake, regions, state, .. } = self;
+            let Self { flows, commands, homes, awake, state, .. } = self;
             let task = commands.pop(|command, frame| match command {
                 Command::AddRegion { index, region, pool } => {
                     if let Some(home) = homes.get_mut(usize::from(index)).filter(|home| home.is_none()) {
                         *home = Some(Home { region, pool, heard_at: state.now, is_resting: false });
                         awake.push(index);
-                        *regions += 1;
                     }
                     Task::Done
                 }
                 Command::RemoveRegion { index } => {
                     awake.retain(|i| *i != index);
+                    state.rouse(homes, index);
                     state.roused.retain(|i| *i != index);
-                    if drain(homes, index, state) {
-                        *regions -= 1;
-                    }
+                    drain(homes, index, state);
                     Task::Done
                 }
                 Command::Frame => {
@@ -126,18 +124,15 @@ impl State {
 }
 
 /// Removes a region and hands it back to the slow path, after the rings kept warm in the pool are returned to it.
-/// False when it stays.
-fn drain(homes: &mut [Option<Home>], index: u16, state: &mut State) -> bool {
-    let Some(place) = homes.get_mut(usize::from(index)) else { return false };
-    let Some(Home { region, mut pool, heard_at, .. }) = place.take() else { return false };
+fn drain(homes: &mut [Option<Home>], index: u16, state: &mut State) {
+    let Some(place) = homes.get_mut(usize::from(index)) else { return };
+    let Some(Home { region, mut pool, heard_at, .. }) = place.take() else { return };
     pool.flush(|word| region.page_word(word));
     let full = state.exceptions.push(Exception::Drained { index, region, pool });
     if let Err(Exception::Drained { region, pool, .. }) = full {
         // The exception ring is full: keep the region, without looking at its doorbell; the slow path asks again.
         *place = Some(Home { region, pool, heard_at, is_resting: false });
-        return false;
     }
-    true
 }
 
 /// Sends a frame that the slow path has built.

@@ -51,8 +51,6 @@ pub struct Core {
     pub(crate) homes: Box<[Option<Home>]>,
     /// Indices of the regions with doorbells that this core looks at in each round. Those of the other applications rest.
     pub(crate) awake: Vec<u16>,
-    /// Number of regions that the core serves.
-    pub(crate) regions: usize,
     pub(crate) batch: Batch,
     pub(crate) seen: Box<[Seen]>,
     /// Slots with a doorbell bit set in this round: (region, slot, its flow if it has one).
@@ -79,7 +77,6 @@ impl Core {
             commands,
             homes: homes(config),
             awake: Vec::with_capacity(usize::from(config.regions)),
-            regions: 0,
             batch: Batch::new(),
             seen: vec![Seen::NOTHING; BATCH].into_boxed_slice(),
             rung: Vec::with_capacity(NEWS_MAX),

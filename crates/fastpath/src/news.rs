@@ -64,11 +64,9 @@ impl State {
             let mut bell = Bell::default();
             for i in next..end {
                 let told = self.told[i];
-                if let Some(Some(home)) = homes.get_mut(usize::from(told.region))
-                    && home.is_resting
-                {
+                if self.resting > 0 {
                     // An application with news rings soon.
-                    self.rouse(home, told.region, u32::from(self.index));
+                    self.rouse(homes, told.region);
                 }
                 let Some(Some(home)) = homes.get(usize::from(told.region)) else { continue };
                 let Some((_, peer)) = home.region.halves(told.slot) else { continue };

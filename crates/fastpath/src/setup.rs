@@ -150,7 +150,8 @@ pub(crate) struct State {
     pub(crate) wakes: Vec<News>,
     /// Slots to tell at the end of the stage.
     pub(crate) told: Vec<Told>,
-    /// Regions of applications that rested until now.
+    /// Number of applications that rest, and the regions of those that rested until now.
+    pub(crate) resting: u32,
     pub(crate) roused: Vec<u16>,
     /// IPv4 identification of the next packet.
     pub(crate) identification: u16,
@@ -206,6 +207,7 @@ impl State {
             counters: Counters::default(),
             wakes: Vec::with_capacity(WAKES_MAX),
             told: Vec::with_capacity(TOLD_MAX),
+            resting: 0,
             roused: Vec::with_capacity(usize::from(config.regions)),
             identification: 0,
             is_port_full: false,
