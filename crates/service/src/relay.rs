@@ -25,8 +25,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 mod join;
 
-/// Bytes copied for one relay and direction before other relays are served: a few hundred microseconds at most.
-const TURN: usize = 256 << 10;
+/// Bytes copied for one relay and direction in its turn: some ten microseconds.
+const TURN: usize = 64 << 10;
+/// Bytes that a relay may have to copy and still go before the relays that wait for their turn.
+const EXPRESS: usize = 16 << 10;
+/// Bytes of the largest ring that a relay fills.
+const RING_MOST: usize = 256 << 10;
 /// Bytes copied at once: both copies stay in the second-level cache.
 const PIECE: usize = 32 << 10;
 
@@ -67,7 +71,11 @@ pub struct Relays {
     by_slot: HashMap<(u16, u32), u32>,
     /// Pools of warm rings by seat, each with the number of ends there.
     pools: HashMap<Seat, (Pool, usize)>,
+    /// Relays with news.
     queue: VecDeque<u32>,
+    /// Relays with more to copy than they might at once, in the order of their turns.
+    backlog: VecDeque<u32>,
+    /// The relays in either of the two.
     queued: HashSet<u32>,
     /// Relays that wait for memory, by region.
     starved: HashMap<u32, HashSet<u32>>,
@@ -141,25 +149,33 @@ impl Relays {
 
     /// True when no relay waits for `work`.
     pub fn is_idle(&self) -> bool {
-        self.queue.is_empty()
+        self.queue.is_empty() && self.backlog.is_empty()
     }
 
-    /// Serves each relay that has news once.
+    /// Serves each relay that has news once, and one of those with more to copy: what has news meanwhile waits for one turn.
     pub fn work(&mut self, bells: &Bells, out: &mut Vec<Outcome>) {
         for _ in 0..self.queue.len() {
             let Some(id) = self.queue.pop_front() else { break };
-            self.queued.remove(&id);
-            let Some(mut ends) = self.all.remove(&id) else { continue };
-            if self.serve(id, &mut ends, bells, out) {
-                self.look(id);
-            }
-            self.retire(id, &mut ends, bells, out);
-            if !ends.iter().all(|end| end.gone) {
-                self.all.insert(id, ends);
-                self.join(id, out);
-            }
+            self.turn(id, EXPRESS, bells, out);
+        }
+        if let Some(id) = self.backlog.pop_front() {
+            self.turn(id, TURN, bells, out);
         }
         self.sweep();
+    }
+
+    /// Serves a relay, with at most `most` bytes in each direction. If there is more it waits for its turn.
+    fn turn(&mut self, id: u32, most: usize, bells: &Bells, out: &mut Vec<Outcome>) {
+        self.queued.remove(&id);
+        let Some(mut ends) = self.all.remove(&id) else { return };
+        if self.serve(id, &mut ends, most, bells, out) && self.queued.insert(id) {
+            self.backlog.push_back(id);
+        }
+        self.retire(id, &mut ends, bells, out);
+        if !ends.iter().all(|end| end.gone) {
+            self.all.insert(id, ends);
+            self.join(id, out);
+        }
     }
 
     /// News of the slot of `end` no longer concerns this relay.
@@ -175,12 +191,19 @@ impl Relays {
         }
     }
 
-    /// Copies in both directions. True: there is more to do.
-    fn serve(&mut self, id: u32, ends: &mut [End; 2], bells: &Bells, out: &mut Vec<Outcome>) -> bool {
+    /// Copies at most `most` bytes in each direction. True: there is more to do.
+    fn serve(
+        &mut self,
+        id: u32,
+        ends: &mut [End; 2],
+        most: usize,
+        bells: &Bells,
+        out: &mut Vec<Outcome>,
+    ) -> bool {
         let mut more = false;
         ends[0].advise(&ends[1], bells);
         for from in 0..2 {
-            match self.direction(ends, from, bells) {
+            match self.direction(ends, from, most, bells) {
                 Flowed::Done => {}
                 Flowed::More => more = true,
                 Flowed::Starved => more |= self.starve(id, &mut ends[from ^ 1], out),
@@ -197,7 +220,7 @@ impl Relays {
         more
     }
 
-    fn direction(&mut self, ends: &mut [End; 2], from: usize, bells: &Bells) -> Flowed {
+    fn direction(&mut self, ends: &mut [End; 2], from: usize, most: usize, bells: &Bells) -> Flowed {
         let to = from ^ 1;
         if ends[from].ended {
             return Flowed::Done;
@@ -211,7 +234,7 @@ impl Relays {
             ends[told].raise(bells, how);
             return Flowed::Done;
         }
-        let copied = match self.copy(ends, from, bells) {
+        let copied = match self.copy(ends, from, most, bells) {
             Ok(copied) => copied,
             Err((end, violation)) => return Flowed::Broken(end, violation),
         };
@@ -237,6 +260,7 @@ impl Relays {
         &mut self,
         ends: &mut [End; 2],
         from: usize,
+        most: usize,
         bells: &Bells,
     ) -> Result<Copied, (usize, Violation)> {
         let to = from ^ 1;
@@ -255,13 +279,16 @@ impl Relays {
             return Ok(if found.is_some() { Copied::Refused } else { Copied::Empty });
         }
         let Some((pool, _)) = self.pools.get_mut(&sink.place.seat()) else { return Ok(Copied::Empty) };
-        let (mut left, mut told) = (TURN, false);
+        let (mut left, mut told) = (most, false);
         let result = loop {
             if left == 0 {
                 break Copied::Turn;
             }
             let found = readable(source_app, source.tail, data_len).map_err(|v| (from, v))?;
             let Some(found) = found else { break Copied::Empty };
+            if found.total > left && most < TURN && !self.backlog.is_empty() {
+                break Copied::Turn;
+            }
             if source_app.flags.load(Ordering::Relaxed) & URGENT != 0 {
                 pass_urgent(source, sink);
             }
@@ -291,7 +318,7 @@ impl Relays {
             }
             told = true;
         };
-        self.bytes.fetch_add((TURN - left) as u64, Ordering::Relaxed);
+        self.bytes.fetch_add((most - left) as u64, Ordering::Relaxed);
         if told {
             sink.tell(bells);
         }
@@ -398,7 +425,7 @@ fn make_room(
     if sink.sender.may_lend() {
         // At least twice the last ring: the reader is behind.
         let last = sink.sender.ring.map_or(0, |ring| 2 * ring.size() as usize);
-        let class = class_of(wanted.max(last).min(TURN));
+        let class = class_of(wanted.max(last).min(RING_MOST));
         let grows = sink.sender.ring.is_none_or(|ring| class > class_of(ring.size() as usize));
         // Without a ring a smaller one is welcome; an existing ring is replaced by a larger one only.
         let classes = if sink.sender.ring.is_none() { 0..=class } else { class..=class };
