@@ -189,8 +189,16 @@ impl State {
         taken: Option<(FlowId, SeqNumber)>,
     ) -> Option<(FlowId, SeqNumber)> {
         // The checksum is verified when the packet is handled.
-        let segment = CommonSegment::read(frame, RxChecksum::Verified)?;
-        let id = flows.table().find(flows.table().hash_v4(segment.tuple()), |_| true)?;
+        let (hash, seq, len) = match CommonSegment::read(frame, RxChecksum::Verified) {
+            Some(s) => (flows.table().hash_v4(s.tuple()), s.seq(), s.payload.len()),
+            None => match Packet::parse(frame, RxChecksum::Verified) {
+                Ok(Packet { body: Body::Tcp(p), .. }) => {
+                    (flows.table().hash(&p.tuple()), p.header.seq, p.payload.len())
+                }
+                _ => return None,
+            },
+        };
+        let id = flows.table().find(hash, |_| true)?;
         let mut guard = flows.lock_briefly(id)?;
         let f = guard.parts();
         match f.tx.traffic & !class::DSCP {
@@ -203,7 +211,7 @@ impl State {
             Some((flow, next)) if flow == id => next,
             _ => f.rx.rcv_nxt,
         };
-        (segment.seq() == expected).then(|| (id, expected.plus(segment.payload.len() as u32)))
+        (seq == expected).then(|| (id, expected.plus(len as u32)))
     }
 
     /// Stage three: gives the packet to its flow, or to the slow path.
