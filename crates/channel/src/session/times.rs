@@ -1,0 +1,101 @@
+//! What a session does because time has passed, and when it must be asked again.
+
+use base::Instant;
+
+use super::{Ended, Session};
+use crate::limits::{CHANNELS_MAX, IDLE_TIME, RECONNECT_TIME, RETRY_MAX};
+use crate::runs::Number;
+use crate::sockets::owed;
+
+impl Session {
+    /// Does what is due. The caller calls it at [`next_deadline`](Self::next_deadline) or later.
+    pub fn tick(&mut self, now: Instant) {
+        if self.ended.is_some() {
+            return;
+        }
+        if self.ack_at <= now {
+            self.ack_at = Instant::NEVER;
+            while let Some(place) = self.acks.pop() {
+                let socket = self.sockets.at(place);
+                socket.queued.acks = false;
+                if socket.id != 0 && socket.stage == crate::sockets::Stage::Live && !socket.receiving.is_confirmed() {
+                    self.owe(place, owed::CREDIT);
+                }
+            }
+        }
+        while let Some(silent) = self.silent(now) {
+            self.lose(now, silent);
+        }
+        self.tick_end(now);
+    }
+
+    fn silent(&mut self, now: Instant) -> Option<Number> {
+        self.channels.iter_mut().find_map(|channel| (!channel.check(now)).then_some(channel.number))
+    }
+
+    fn tick_end(&mut self, now: Instant) {
+        let is_empty = self.sockets.len() == 0 && !self.owes_something();
+        if self.alone_until <= now {
+            return self.end(now, Ended::Unreachable);
+        }
+        if self.has_nothing_to_save() {
+            return self.end(now, Ended::Drained);
+        }
+        if !is_empty {
+            return;
+        }
+        let idle = now.since(self.idle_since);
+        let is_confirmed = self.draining.was_answered && self.session_frame().is_none();
+        if self.draining.is_ours && (is_confirmed || idle >= RECONNECT_TIME) {
+            return self.end(now, Ended::Drained);
+        }
+        if self.settings.is_opener && idle >= IDLE_TIME {
+            self.drain(now);
+        }
+    }
+
+    /// True when all channels are gone, and no socket needs another.
+    fn has_nothing_to_save(&self) -> bool {
+        let is_empty = self.sockets.len() == 0 && self.opens.is_empty();
+        is_empty && self.alone_until != Instant::NEVER && self.agreed.is_some() && self.pending == 0
+    }
+
+    /// When [`tick`](Self::tick) has something to do at the latest.
+    #[must_use]
+    pub fn next_deadline(&self) -> Instant {
+        if self.ended.is_some() {
+            return Instant::NEVER;
+        }
+        if self.has_nothing_to_save() {
+            return Instant::ZERO;
+        }
+        let channels = self.channels.iter().map(|channel| channel.deadline()).min().unwrap_or(Instant::NEVER);
+        let retry = if self.wants_channel() { self.retry_at } else { Instant::NEVER };
+        let idle = match self.sockets.len() {
+            0 if self.draining.is_ours => self.idle_since.plus(RECONNECT_TIME),
+            0 if self.settings.is_opener => self.idle_since.plus(IDLE_TIME),
+            _ => Instant::NEVER,
+        };
+        [channels, retry, idle, self.alone_until, self.ack_at].into_iter().min().unwrap_or(Instant::NEVER)
+    }
+
+    fn wants_channel(&self) -> bool {
+        let open = self.channels.iter().filter(|channel| !channel.is_closing()).count();
+        let needs_more = open + self.pending < self.wanted && self.channels.len() + self.pending < CHANNELS_MAX;
+        self.settings.is_opener && self.ended.is_none() && needs_more
+    }
+
+    /// True: the caller must make a channel to the peer now, and then call [`join`](Self::join) or [`not_made`](Self::not_made).
+    pub fn poll_create(&mut self, now: Instant) -> bool {
+        let is_due = self.wants_channel() && self.retry_at <= now;
+        self.pending += usize::from(is_due);
+        is_due
+    }
+
+    /// A channel could not be made, or its handshake failed.
+    pub fn not_made(&mut self, now: Instant) {
+        self.pending = self.pending.saturating_sub(1);
+        self.retry_at = now.plus(self.retry_pause);
+        self.retry_pause = self.retry_pause.times(2).min(RETRY_MAX);
+    }
+}
