@@ -27,7 +27,7 @@ pub enum Item<'a> {
 }
 
 /// The state between two pieces.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Deframer {
     /// The header and, of a control frame, the body, as far as they have come.
     kept: [u8; HEADER_LEN + CONTROL_MAX],
@@ -41,6 +41,12 @@ pub struct Deframer {
 impl Default for Deframer {
     fn default() -> Self {
         Self { kept: [0; HEADER_LEN + CONTROL_MAX], kept_len: 0, header: None, passed: 0 }
+    }
+}
+
+impl core::fmt::Debug for Deframer {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Deframer({} bytes of {:?}, {} passed)", self.kept_len, self.header, self.passed)
     }
 }
 

@@ -56,6 +56,8 @@ pub(crate) struct Greeting {
     /// The session that the opener makes the channel for.
     pub session: Option<u128>,
     pub is_join: bool,
+    /// True: the peer knew the session when this side asked to join it.
+    pub is_known: bool,
     pub deframer: Deframer,
     pub deadline: Instant,
     wait: Wait,
@@ -71,6 +73,7 @@ impl Greeting {
             peer,
             session: None,
             is_join: false,
+            is_known: false,
             deframer: Deframer::default(),
             deadline: now.plus(GREETING_TIME),
             wait: Wait::Ask,

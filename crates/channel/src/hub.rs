@@ -314,7 +314,8 @@ impl Hub {
         let Some(entry) = self.sessions.get(&session.0) else { return self.doomed.push_back(channel) };
         let is_join = entry.session.agreed().is_some();
         let ask = Hello { is_join, session: session.0, nonce, ..self.hello(entry.class) };
-        let greeting = Greeting::ask(now, entry.peer, ask, entry.key.clone());
+        let mut greeting = Greeting::ask(now, entry.peer, ask, entry.key.clone());
+        greeting.is_known = entry.session.is_heard();
         self.greetings.insert(channel, greeting);
     }
 

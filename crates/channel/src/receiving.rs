@@ -125,7 +125,8 @@ impl Receiving {
         let is_short = widened > 0 && (widened >= u64::from(FRAME_MAX) || left <= whole / 2);
         match unconfirmed {
             _ if self.end.is_some() && self.is_over() && unconfirmed > 0 => Tell::Now,
-            _ if is_short && self.end.is_none() => Tell::Now,
+            // Behind a FIN only the credit up to the end is of use.
+            _ if is_short && self.end.is_none_or(|end| self.told_edge < end) => Tell::Now,
             ACK_AT_ONCE.. => Tell::Now,
             1.. => Tell::Soon,
             0 => Tell::Nothing,
@@ -228,6 +229,19 @@ mod tests {
         assert_eq!(r.tell(), Tell::Nothing, "a small part of the window comes back later");
         r.edge += u64::from(FRAME_MAX);
         assert_eq!(r.tell(), Tell::Now);
+    }
+
+    #[test]
+    fn credit_goes_on_behind_a_fin_that_has_overtaken() {
+        let mut r = fresh(64);
+        assert_eq!(r.finish(3, 100), Ok(()));
+        assert!(r.arrive(&data(0, 64), 0, 64).is_ok());
+        r.note_told();
+        r.edge = 128;
+        assert_eq!(r.tell(), Tell::Now);
+        r.note_told();
+        r.edge = 192;
+        assert_eq!(r.tell(), Tell::Nothing);
     }
 
     #[test]

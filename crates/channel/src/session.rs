@@ -153,6 +153,8 @@ pub struct Settings {
 pub struct Session {
     settings: Settings,
     agreed: Option<Agreed>,
+    /// True: a frame of the peer's has come.
+    is_heard: bool,
     ended: Option<Ended>,
     draining: Draining,
     channels: Vec<Channel>,
@@ -194,6 +196,7 @@ impl Session {
         Self {
             settings,
             agreed: None,
+            is_heard: false,
             ended: None,
             draining: Draining::default(),
             channels: Vec::new(),
@@ -339,7 +342,12 @@ impl Session {
         if self.ended.is_some() {
             return;
         }
-        self.ended = Some(why);
+        // When one side wanted to end the session, and nothing is left of it, it does not matter how the other side went.
+        let wants_end = self.draining.is_peers || self.draining.is_ours;
+        let is_over = |stage| matches!(stage, Stage::Gone | Stage::Refusing(_) | Stage::Resetting(_));
+        let is_empty = self.sockets.iter().all(|socket| is_over(socket.stage));
+        let is_drained = wants_end && is_empty && !matches!(why, Ended::Violation(_));
+        self.ended = Some(if is_drained { Ended::Drained } else { why });
         self.doomed.extend(self.channels.drain(..).map(|channel| channel.id));
         self.late.clear();
         self.opens.clear();
@@ -508,6 +516,9 @@ impl Session {
         let first = self.channels.iter().find(|channel| !channel.is_closing()).map(|channel| channel.number);
         if first != self.first {
             (self.first, self.opens_sent) = (first, 0);
+            // The old first channel may have lost them.
+            self.draining.owes_ask |= self.draining.is_ours && !self.draining.was_answered;
+            self.draining.has_answered = false;
         }
         match (first, self.alone_until) {
             (Some(_), _) => self.alone_until = Instant::NEVER,

@@ -53,7 +53,7 @@ impl Hub {
 
     /// The key for the handshake that this HELLO asks for.
     fn judge(&self, channel: ChannelId, ask: &Hello) -> Result<Key, Refusal> {
-        if self.is_shut {
+        if self.is_shut && !ask.is_join {
             return Err(Refusal::ShuttingDown);
         }
         ask.agree(&self.hello(ask.class))?;
@@ -187,12 +187,26 @@ impl Hub {
     fn refused(&mut self, now: Instant, channel: ChannelId, why: Refusal) {
         let Some(greeting) = self.greetings.remove(&channel) else { return };
         match greeting.session {
-            Some(id) if greeting.is_join && why == Refusal::UnknownSession => self.end(now, id, Ended::Restarted),
+            Some(id) if greeting.is_join && why == Refusal::UnknownSession => {
+                self.unknown(now, id, greeting.is_known);
+            }
             Some(id) => self.end_opening(now, id, Ended::Refused(why)),
             None => {}
         }
         self.refusals.greetings += 1;
         self.doomed.push_back(channel);
+    }
+
+    /// The peer did not know a session of ours. `is_known`: it had known the session before.
+    fn unknown(&mut self, now: Instant, id: u128, is_known: bool) {
+        if is_known {
+            return self.end(now, id, Ended::Restarted);
+        }
+        let Some(entry) = self.sessions.get_mut(&id) else { return };
+        entry.session.was_unknown(now);
+        if entry.session.agreed().is_none() {
+            entry.key = self.secret.clone();
+        }
     }
 
     /// The peer broke the rules in its handshake.

@@ -51,6 +51,7 @@ impl Session {
     }
 
     fn item(&mut self, now: Instant, number: Number, item: &Item<'_>, streams: &mut impl Streams) -> Result<(), Violation> {
+        self.is_heard = true;
         match item {
             Item::Data { header, before, bytes } => self.data(now, header, *before, bytes, streams),
             Item::Control { header, body } => self.control_frame(now, number, header, body),

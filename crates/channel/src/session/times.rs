@@ -38,9 +38,6 @@ impl Session {
         if self.alone_until <= now {
             return self.end(now, Ended::Unreachable);
         }
-        if self.has_nothing_to_save() {
-            return self.end(now, Ended::Drained);
-        }
         if !is_empty {
             return;
         }
@@ -54,20 +51,11 @@ impl Session {
         }
     }
 
-    /// True when all channels are gone, and no socket needs another.
-    fn has_nothing_to_save(&self) -> bool {
-        let is_empty = self.sockets.len() == 0 && self.opens.is_empty();
-        is_empty && self.alone_until != Instant::NEVER && self.agreed.is_some() && self.pending == 0
-    }
-
     /// When [`tick`](Self::tick) has something to do at the latest.
     #[must_use]
     pub fn next_deadline(&self) -> Instant {
         if self.ended.is_some() {
             return Instant::NEVER;
-        }
-        if self.has_nothing_to_save() {
-            return Instant::ZERO;
         }
         let channels = self.channels.iter().map(|channel| channel.deadline()).min().unwrap_or(Instant::NEVER);
         let retry = if self.wants_channel() { self.retry_at } else { Instant::NEVER };
@@ -81,7 +69,9 @@ impl Session {
 
     fn wants_channel(&self) -> bool {
         let open = self.channels.iter().filter(|channel| !channel.is_closing()).count();
-        let needs_more = open + self.pending < self.wanted && self.channels.len() + self.pending < CHANNELS_MAX;
+        // Before the first channel there is nothing to join.
+        let wanted = if self.agreed.is_some() { self.wanted } else { 1 };
+        let needs_more = open + self.pending < wanted && self.channels.len() + self.pending < CHANNELS_MAX;
         self.settings.is_opener && self.ended.is_none() && needs_more
     }
 
@@ -90,6 +80,20 @@ impl Session {
         let is_due = self.wants_channel() && self.retry_at <= now;
         self.pending += usize::from(is_due);
         is_due
+    }
+
+    /// The peer did not know the session that a channel was to join, when it had sent nothing in this session yet: the last step of the
+    /// handshake was on its way, or is lost. The channel is tried again; with no channel left, the session begins anew.
+    pub(crate) fn was_unknown(&mut self, now: Instant) {
+        if !self.is_heard && self.channels.is_empty() {
+            self.agreed = None;
+        }
+        self.not_made(now);
+    }
+
+    /// True when the peer has sent something in this session, so that it knows the session.
+    pub(crate) fn is_heard(&self) -> bool {
+        self.is_heard
     }
 
     /// A channel could not be made, or its handshake failed.
