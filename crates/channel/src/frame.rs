@@ -56,6 +56,10 @@ pub enum Goaway {
     Session = 2,
     /// The answer to [`Goaway::Session`]: the sender has no socket of the session any more.
     SessionAnswer = 3,
+    /// A channel is gone at the sender's side, and the sender's last answers with it. The peer repeats every OPEN, FIN, RESET and GOAWAY of
+    /// the session that it has no answer to: the peer may have noticed the end of the channel earlier, and have repeated them before the
+    /// answers were lost.
+    Repeat = 4,
 }
 
 impl Kind {

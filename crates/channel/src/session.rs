@@ -182,6 +182,8 @@ pub struct Session {
     acks: Vec<u32>,
     ack_at: Instant,
     late: BTreeMap<u32, Late>,
+    /// True: the peer must repeat what it has no answer to.
+    owes_repeat: bool,
     scheduler: Box<dyn Scheduler>,
     states: Vec<ChannelState>,
     doomed: VecDeque<ChannelId>,
@@ -219,6 +221,7 @@ impl Session {
             acks: Vec::new(),
             ack_at: Instant::NEVER,
             late: BTreeMap::new(),
+            owes_repeat: false,
             scheduler: settings.policy.scheduler(),
             states: Vec::with_capacity(CHANNELS_MAX),
             doomed: VecDeque::new(),
@@ -389,22 +392,30 @@ impl Session {
         for place in self.sockets.places() {
             let socket = self.sockets.at(place);
             socket.sending.lose(number);
+            if socket.stage == Stage::Live {
+                self.owe(place, owed::CREDIT);
+                self.look(place);
+            }
+        }
+        self.owes_repeat = true;
+        self.repeat();
+        self.elect(now);
+    }
+
+    /// Sends again every frame that may be lost and has no answer.
+    fn repeat(&mut self) {
+        self.opens_sent = 0;
+        self.draining.owes_ask |= self.draining.is_ours && !self.draining.was_answered;
+        for place in self.sockets.places() {
+            let socket = self.sockets.at(place);
             let (stage, id) = (socket.stage, socket.id);
             match stage {
-                Stage::Live => {
-                    let fin = socket.sending.is_finished && !socket.sending.is_over();
-                    self.owe(place, owed::CREDIT | if fin { owed::FIN } else { 0 });
-                    self.look(place);
-                }
+                Stage::Live if socket.sending.is_finished && !socket.sending.is_over() => self.owe(place, owed::FIN),
                 // Of an OPEN without an answer only the OPEN goes again.
-                Stage::Resetting(_) if self.opens.binary_search(&id).is_err() => {
-                    self.owe(place, owed::RESET);
-                }
+                Stage::Resetting(_) if self.opens.binary_search(&id).is_err() => self.owe(place, owed::RESET),
                 _ => {}
             }
         }
-        self.opens_sent = 0;
-        self.elect(now);
     }
 
     /// The next event of a virtual socket.
@@ -516,8 +527,6 @@ impl Session {
         let first = self.channels.iter().find(|channel| !channel.is_closing()).map(|channel| channel.number);
         if first != self.first {
             (self.first, self.opens_sent) = (first, 0);
-            // The old first channel may have lost them.
-            self.draining.owes_ask |= self.draining.is_ours && !self.draining.was_answered;
             self.draining.has_answered = false;
         }
         match (first, self.alone_until) {
@@ -608,6 +617,7 @@ fn session_goaway(argument: u64) -> Option<Goaway> {
     match argument {
         _ if argument == Goaway::Session as u64 => Some(Goaway::Session),
         _ if argument == Goaway::SessionAnswer as u64 => Some(Goaway::SessionAnswer),
+        _ if argument == Goaway::Repeat as u64 => Some(Goaway::Repeat),
         _ => None,
     }
 }

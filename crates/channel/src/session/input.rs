@@ -67,6 +67,10 @@ impl Session {
                     (self.draining.is_peers, self.draining.has_answered) = (true, false);
                     Ok(())
                 }
+                Some(Goaway::Repeat) => {
+                    self.repeat();
+                    Ok(())
+                }
                 Some(_) if self.draining.is_ours => {
                     self.draining.was_answered = true;
                     Ok(())

@@ -135,6 +135,7 @@ impl Session {
                 return;
             }
             match goaway {
+                Goaway::Repeat => self.owes_repeat = false,
                 Goaway::Session => self.draining.owes_ask = false,
                 _ => self.draining.has_answered = true,
             }
@@ -144,6 +145,9 @@ impl Session {
     /// The GOAWAY that the session owes its peer.
     pub(super) fn session_frame(&self) -> Option<Goaway> {
         let draining = &self.draining;
+        if self.owes_repeat {
+            return Some(Goaway::Repeat);
+        }
         if draining.owes_ask {
             return Some(Goaway::Session);
         }

@@ -155,6 +155,7 @@ pub struct Host {
     pub net: Rc<RefCell<Net>>,
     /// Longest room lent at once.
     pub room: usize,
+    pub scratch: Vec<u8>,
 }
 
 impl Host {
@@ -229,9 +230,10 @@ impl Transport for Host {
         if room < channel::limits::ROOM_LEAST {
             return Ok(0);
         }
-        let mut bytes = vec![0; room];
-        let len = fill(&mut bytes);
-        bytes.truncate(len);
+        // As long as the longest room: clearing it for each call would cost more than the rest of a test.
+        self.scratch.resize(self.scratch.len().max(room), 0);
+        let len = fill(&mut self.scratch[..room]);
+        let bytes = self.scratch[..len].to_vec();
         let net = &mut *self.net.borrow_mut();
         let delay = net.delay();
         let wire = net.wires.get_mut(&id).ok_or(Gone)?;

@@ -32,6 +32,8 @@ pub struct World {
     plans: BTreeMap<u16, Plan>,
     next_number: u16,
     window_max: u64,
+    /// Time that a core takes for a round at least.
+    pause: Duration,
     config: Config,
     /// True: something has happened that may end sessions.
     pub may_end: bool,
@@ -52,7 +54,7 @@ impl World {
             let own = Config { seed: [host as u8 + 1; 32], epoch: 100 + host as u64, ..config.clone() };
             Side {
                 hub: Hub::new(own),
-                host: Host { host, net: net.clone(), room },
+                host: Host { host, net: net.clone(), room, scratch: Vec::new() },
                 apps: Apps::default(),
                 over: Vec::new(),
                 epoch: 100 + host as u64,
@@ -61,6 +63,7 @@ impl World {
         };
         let sides = [side(0), side(1)];
         let window_max = 64 + seed.below(40_000);
+        let pause = Duration::from_us(1 + seed.below(1_000));
         let config = config.clone();
         Self {
             now: Instant::ZERO,
@@ -70,6 +73,7 @@ impl World {
             plans: BTreeMap::new(),
             next_number: 0,
             window_max,
+            pause,
             config,
             may_end: false,
         }
@@ -164,7 +168,7 @@ impl World {
         }
         let hubs = self.sides.iter().map(|side| side.hub.next_deadline());
         let next = hubs.chain([self.net.borrow().next_event(), self.now.plus(step)]).min().expect("several");
-        self.now = next.max(self.now.plus(Duration::from_us(1)));
+        self.now = next.max(self.now.plus(self.pause));
         self.net.borrow_mut().now = self.now;
     }
 
