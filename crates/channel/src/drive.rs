@@ -21,7 +21,7 @@ pub fn round<T: Transport>(
     streams: &mut impl Streams,
 ) -> bool {
     hub.tick(now);
-    while let Some(wanted) = hub.poll_create(now) {
+    while let Some(wanted) = hub.poll_create() {
         match transport.create(wanted.peer, metadata) {
             Ok(channel) => hub.created(now, wanted.session, channel),
             Err(Gone) => hub.not_created(now, wanted.session),
@@ -35,11 +35,14 @@ pub fn round<T: Transport>(
             hub.gone(now, *channel);
         }
     }
-    for channel in channels.iter().filter(|channel| hub.has_output(**channel)).copied().collect::<Vec<_>>() {
-        let sent = transport.enqueue(channel, &mut |room| hub.transmit(now, channel, room, streams));
+    for channel in channels {
+        if !hub.has_output(*channel) {
+            continue;
+        }
+        let sent = transport.enqueue(*channel, &mut |room| hub.transmit(now, *channel, room, streams));
         match sent {
-            Ok(bytes) => has_more |= bytes > 0 && hub.has_output(channel),
-            Err(Gone) => hub.gone(now, channel),
+            Ok(bytes) => has_more |= bytes > 0 && hub.has_output(*channel),
+            Err(Gone) => hub.gone(now, *channel),
         }
     }
     while let Some(channel) = hub.poll_destroy() {

@@ -3,7 +3,7 @@
 //! ```text
 //!   opener                              acceptor
 //!     | -- HELLO ask: nonce a ---------> |        what both are, the session, the class
-//!     | <- HELLO answer: nonce b, proof  |        proof over both HELLOs; the key: the secret, or of a JOIN the session's
+//!     | <- HELLO answer: nonce b, proof  |        proof over both HELLOs, with the key of secret and session
 //!     | -- HELLO confirm: proof -------> |        frames of the session may follow at once
 //! ```
 //! Either side sends REFUSED with a reason instead, and then nothing more. An acceptor keeps nothing but this before the last proof.
@@ -29,7 +29,7 @@ enum Wait {
     /// The acceptor: for the confirmation.
     Confirm { ask: Hello, answer: Hello, key: Key },
     /// The opener: for room to send the confirmation.
-    Room { agreed: Agreed, session_key: Key },
+    Room(Agreed),
     /// The other side was refused, or has refused: for the end of the channel.
     End,
 }
@@ -42,7 +42,7 @@ pub(crate) enum Heard {
     /// An opener may send its confirmation.
     Answered(Agreed),
     /// An acceptor has a channel with proof.
-    Confirmed { ask: Hello, agreed: Agreed, session_key: Key },
+    Confirmed { ask: Hello, agreed: Agreed },
     /// The other side refuses.
     Refused(Refusal),
     /// This side must refuse.
@@ -56,8 +56,6 @@ pub(crate) struct Greeting {
     /// The session that the opener makes the channel for.
     pub session: Option<u128>,
     pub is_join: bool,
-    /// True: the peer knew the session when this side asked to join it.
-    pub is_known: bool,
     pub deframer: Deframer,
     pub deadline: Instant,
     wait: Wait,
@@ -73,7 +71,6 @@ impl Greeting {
             peer,
             session: None,
             is_join: false,
-            is_known: false,
             deframer: Deframer::default(),
             deadline: now.plus(GREETING_TIME),
             wait: Wait::Ask,
@@ -141,7 +138,7 @@ impl Greeting {
         }
         let confirm = key.prove(Purpose::Confirm, ask, answer);
         self.send_hello(Step::Confirm, ask, &confirm);
-        self.wait = Wait::Room { agreed, session_key: key.session(ask, answer) };
+        self.wait = Wait::Room(agreed);
         Ok(Heard::Answered(agreed))
     }
 
@@ -164,7 +161,7 @@ impl Greeting {
         room[..len].copy_from_slice(&self.frame[..len]);
         self.frame_len = 0;
         let done = match core::mem::replace(&mut self.wait, Wait::End) {
-            Wait::Room { agreed, session_key } => Some(Done { agreed, session_key }),
+            Wait::Room(agreed) => Some(agreed),
             other => {
                 self.wait = other;
                 None
@@ -177,13 +174,8 @@ impl Greeting {
 /// What a greeting has put into the room of its channel.
 pub(crate) struct Sent {
     pub len: usize,
-    pub done: Option<Done>,
-}
-
-/// A handshake that is over at the opener's side.
-pub(crate) struct Done {
-    pub agreed: Agreed,
-    pub session_key: Key,
+    /// Set when the handshake is over at the opener's side.
+    pub done: Option<Agreed>,
 }
 
 fn hear_confirm(ask: &Hello, answer: &Hello, key: &Key, confirm: &Hello, proof: &[u8; 32]) -> Result<Heard, Violation> {
@@ -194,7 +186,7 @@ fn hear_confirm(ask: &Hello, answer: &Hello, key: &Key, confirm: &Hello, proof: 
         return Ok(Heard::MustRefuse(Refusal::Secret));
     }
     match ask.agree(answer) {
-        Ok(agreed) => Ok(Heard::Confirmed { ask: *ask, agreed, session_key: key.session(ask, answer) }),
+        Ok(agreed) => Ok(Heard::Confirmed { ask: *ask, agreed }),
         Err(why) => Ok(Heard::MustRefuse(why)),
     }
 }

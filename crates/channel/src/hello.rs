@@ -63,7 +63,8 @@ pub struct Hello {
     pub most: u8,
     /// The class of the session's sockets.
     pub class: Class,
-    /// True: the channel is to join a session that exists.
+    /// True: the session must exist, because the sender has heard from the peer in it. False: it begins with this channel, unless the last
+    /// step of an earlier handshake has come through after all.
     pub is_join: bool,
     /// Bit set of what the sender knows beyond the version.
     pub features: u64,

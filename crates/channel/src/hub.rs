@@ -87,6 +87,17 @@ pub struct Over {
     pub why: Ended,
 }
 
+/// The other side of a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Peer {
+    /// The address of the other service, and so of every virtual socket of the session.
+    pub address: IpAddr,
+    /// The class of the session's sockets.
+    pub class: Class,
+    /// The lane, at the side that opened the session.
+    pub lane: Option<Lane>,
+}
+
 /// How much a hub keeps: for limits, reports and the check that nothing is left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Census {
@@ -122,8 +133,6 @@ struct Entry {
     /// The lane of a session that this side has opened.
     lane: Option<Lane>,
     class: Class,
-    /// Proves the channels that join; the secret's before the first channel.
-    key: Key,
     is_touched: bool,
     is_over_told: bool,
 }
@@ -142,6 +151,9 @@ pub struct Hub {
     by_lane: BTreeMap<Lane, u128>,
     /// Sessions that may have events.
     touched: VecDeque<u128>,
+    /// No session and no handshake has anything to do before this time, except those in `touched`.
+    due_at: Instant,
+    wanted: VecDeque<Wanted>,
     doomed: VecDeque<ChannelId>,
     over: VecDeque<Over>,
     refusals: Refusals,
@@ -162,6 +174,8 @@ impl Hub {
             sessions: BTreeMap::new(),
             by_lane: BTreeMap::new(),
             touched: VecDeque::new(),
+            due_at: Instant::ZERO,
+            wanted: VecDeque::new(),
             doomed: VecDeque::new(),
             over: VecDeque::new(),
             refusals: Refusals::default(),
@@ -185,8 +199,7 @@ impl Hub {
             return Err(Refusal::Full);
         }
         let id = u128::from_le_bytes(self.random()[0]);
-        let key = self.secret.clone();
-        self.add(now, New { id, peer: lane.peer, class: lane.class, lane: Some(lane), key });
+        self.add(now, id, lane.peer, lane.class, Some(lane));
         self.by_lane.insert(lane, id);
         Ok(SessionId(id))
     }
@@ -197,10 +210,17 @@ impl Hub {
         self.sessions.get_mut(&id.0).map(|entry| &mut entry.session)
     }
 
+    /// What the service knows of a session's other side.
+    #[must_use]
+    pub fn peer(&self, id: SessionId) -> Option<Peer> {
+        self.sessions.get(&id.0).map(|entry| Peer { address: entry.peer, class: entry.class, lane: entry.lane })
+    }
+
     /// Opens no more sessions and sockets; what there is ends by itself.
     pub fn shut(&mut self, now: Instant) {
         self.is_shut = true;
         self.sessions.values_mut().for_each(|entry| entry.session.drain(now));
+        self.due_at = self.due_at.min(now);
     }
 
     /// A service at `peer` has made a channel to this one. `is_allowed`: the configuration names the peer.
@@ -214,6 +234,7 @@ impl Hub {
         if !is_allowed {
             greeting.refuse(Refusal::NotAllowed);
         }
+        self.due_at = self.due_at.min(greeting.deadline);
         self.greetings.insert(channel, greeting);
     }
 
@@ -275,22 +296,29 @@ impl Hub {
         }
     }
 
-    /// Does what is due.
+    /// Does what is due. Costs nothing before [`next_deadline`](Self::next_deadline).
     pub fn tick(&mut self, now: Instant) {
+        if now < self.due_at {
+            return;
+        }
         let late = self.greetings.iter().filter(|(_, greeting)| greeting.deadline <= now).map(|(id, _)| *id);
         for channel in late.collect::<Vec<_>>() {
             self.give_up(now, channel);
         }
         let due = self.sessions.iter().filter(|(_, entry)| entry.session.next_deadline() <= now).map(|(id, _)| *id);
         for id in due.collect::<Vec<_>>() {
-            if let Some(entry) = self.sessions.get_mut(&id) {
-                entry.session.tick(now);
+            let Some(entry) = self.sessions.get_mut(&id) else { continue };
+            entry.session.tick(now);
+            while entry.session.poll_create(now) {
+                self.wanted.push_back(Wanted { session: SessionId(id), peer: entry.peer });
             }
             self.settle(id);
         }
+        self.due_at = self.next_deadline();
     }
 
-    /// When [`tick`](Self::tick) or [`poll_create`](Self::poll_create) has something to do at the latest.
+    /// When [`tick`](Self::tick) has something to do at the latest. Looks at every session: for a core that wants to sleep, after
+    /// [`poll_event`](Self::poll_event) has given its last event.
     #[must_use]
     pub fn next_deadline(&self) -> Instant {
         let greetings = self.greetings.values().map(|greeting| greeting.deadline);
@@ -298,24 +326,20 @@ impl Hub {
         greetings.chain(sessions).min().unwrap_or(Instant::NEVER)
     }
 
-    /// The next session that needs a channel: the caller makes one to that peer, and then calls [`created`](Self::created) or
-    /// [`not_created`](Self::not_created).
-    pub fn poll_create(&mut self, now: Instant) -> Option<Wanted> {
-        let mut wanted = self.sessions.iter_mut().filter_map(|(id, entry)| {
-            let peer = entry.peer;
-            entry.session.poll_create(now).then_some(Wanted { session: SessionId(*id), peer })
-        });
-        wanted.next()
+    /// The next session that needs a channel, found by [`tick`](Self::tick): the caller makes one to that peer, and then calls
+    /// [`created`](Self::created) or [`not_created`](Self::not_created).
+    pub fn poll_create(&mut self) -> Option<Wanted> {
+        self.wanted.pop_front()
     }
 
     /// The channel that a session needs is being made.
     pub fn created(&mut self, now: Instant, session: SessionId, channel: ChannelId) {
         let nonce = self.random()[0];
         let Some(entry) = self.sessions.get(&session.0) else { return self.doomed.push_back(channel) };
-        let is_join = entry.session.agreed().is_some();
+        let is_join = entry.session.is_heard();
         let ask = Hello { is_join, session: session.0, nonce, ..self.hello(entry.class) };
-        let mut greeting = Greeting::ask(now, entry.peer, ask, entry.key.clone());
-        greeting.is_known = entry.session.is_heard();
+        let greeting = Greeting::ask(now, entry.peer, ask, self.secret.of_session(session.0));
+        self.due_at = self.due_at.min(greeting.deadline);
         self.greetings.insert(channel, greeting);
     }
 
@@ -324,6 +348,7 @@ impl Hub {
         if let Some(entry) = self.sessions.get_mut(&session.0) {
             entry.session.not_made(now);
         }
+        self.settle(session.0);
     }
 
     /// The next channel that the transport must destroy; the hub does not name it any more.
@@ -338,9 +363,12 @@ impl Hub {
                 if let Some(event) = entry.session.poll_event(now) {
                     return Some((SessionId(id), event));
                 }
-                entry.is_touched = false;
-                if entry.session.is_gone() {
-                    self.sessions.remove(&id);
+                self.settle(id);
+                if let Some(entry) = self.sessions.get_mut(&id) {
+                    entry.is_touched = false;
+                    if entry.session.is_gone() {
+                        self.sessions.remove(&id);
+                    }
                 }
             }
             self.touched.pop_front();
@@ -397,13 +425,13 @@ impl Hub {
         [crate::frame::field(&bytes, 0), crate::frame::field(&bytes, 16)]
     }
 
-    fn add(&mut self, now: Instant, new: New) {
-        let New { id, peer, class, lane, key } = new;
+    fn add(&mut self, now: Instant, id: u128, peer: IpAddr, class: Class, lane: Option<Lane>) {
         let policy = self.config.policy(class);
         let settings = Settings { is_opener: lane.is_some(), sockets_max: self.config.sockets_max, policy };
         let session = Session::new(now, settings);
-        let entry = Entry { session, peer, lane, class, key, is_touched: false, is_over_told: false };
+        let entry = Entry { session, peer, lane, class, is_touched: false, is_over_told: false };
         self.sessions.insert(id, entry);
+        self.due_at = self.due_at.min(now);
     }
 
     fn touch(&mut self, id: u128) {
@@ -423,6 +451,7 @@ impl Hub {
             self.places.remove(&channel);
             self.doomed.push_back(channel);
         }
+        self.due_at = self.due_at.min(entry.session.next_deadline());
         if let Some(why) = entry.session.ended().filter(|_| !entry.is_over_told) {
             entry.is_over_told = true;
             self.over.push_back(Over { session: SessionId(id), peer: entry.peer, why });
@@ -432,16 +461,6 @@ impl Hub {
             }
         }
     }
-}
-
-/// A session to be made.
-struct New {
-    id: u128,
-    peer: IpAddr,
-    class: Class,
-    /// Set at the opener's side.
-    lane: Option<Lane>,
-    key: Key,
 }
 
 /// A session that needs a channel.

@@ -6,7 +6,7 @@ use sha2::Sha256;
 
 use crate::hello::Hello;
 
-/// A key of proofs: made from the secret, or of a session.
+/// A key of proofs: of a service's secret, or of one session.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; 32]);
 
@@ -23,8 +23,6 @@ pub enum Purpose {
     Answer,
     /// The proof in the confirmation.
     Confirm,
-    /// The key with which further channels join the session.
-    Join,
 }
 
 impl Key {
@@ -49,10 +47,13 @@ impl Key {
         self.over(purpose, ask, answer).verify_slice(proof).is_ok()
     }
 
-    /// The key with which further channels join the session that this handshake begins.
+    /// The key of that session's handshakes. Without a secret it proves that its holder knows the session's identifier, 128 random bits.
     #[must_use]
-    pub fn session(&self, ask: &Hello, answer: &Hello) -> Self {
-        Self(self.prove(Purpose::Join, ask, answer))
+    pub fn of_session(&self, session: u128) -> Self {
+        let mut mac = self.mac();
+        mac.update(b"towpath channel session");
+        mac.update(&session.to_le_bytes());
+        Self(mac.finalize().into_bytes().into())
     }
 
     /// Bytes that only a holder of this key knows, another 32 for each `number`. A service makes its nonces so, from one random seed.
@@ -69,7 +70,6 @@ impl Key {
         mac.update(match purpose {
             Purpose::Answer => b"towpath channel answer\0",
             Purpose::Confirm => b"towpath channel confirm",
-            Purpose::Join => b"towpath channel join\0\0\0",
         });
         mac.update(&ask.proved());
         mac.update(&answer.proved());
@@ -113,5 +113,7 @@ mod tests {
             assert!(!Key::of_secret(secret).is_proved(Purpose::Answer, &ASK, &answer, &proof));
         }
         assert_ne!(Key::of_secret(None), Key::of_secret(Some(b"")));
+        assert_ne!(key.of_session(1), key.of_session(2));
+        assert_ne!(key.of_session(1), Key::of_secret(None).of_session(1));
     }
 }

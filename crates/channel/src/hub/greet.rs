@@ -7,10 +7,9 @@ use base::Instant;
 use super::{Frame, Hub, Place, Taken};
 use crate::deframer::{Deframer, Item};
 use crate::frame::Kind;
-use crate::greeting::{Done, Heard};
+use crate::greeting::Heard;
 use crate::hello::{Agreed, Hello};
 use crate::limits::{CHANNELS_MAX, CONTROL_MAX};
-use crate::proof::Key;
 use crate::session::Ended;
 use crate::transport::ChannelId;
 use crate::violation::{Refusal, Violation};
@@ -34,13 +33,11 @@ impl Hub {
     fn heard(&mut self, now: Instant, channel: ChannelId, heard: Heard) {
         match heard {
             Heard::Ask(ask) => match self.judge(channel, &ask) {
-                Ok(key) => self.answer(channel, ask, key),
+                Ok(()) => self.answer(channel, ask),
                 Err(why) => self.refuse(channel, why),
             },
             Heard::Answered(agreed) => self.answered(now, channel, &agreed),
-            Heard::Confirmed { ask, agreed, session_key } => {
-                self.confirmed(now, channel, &ask, agreed, session_key);
-            }
+            Heard::Confirmed { ask, agreed } => self.confirmed(now, channel, &ask, agreed),
             Heard::Refused(why) => self.refused(now, channel, why),
             Heard::MustRefuse(why) => {
                 if let Some(id) = self.greetings.get(&channel).and_then(|greeting| greeting.session) {
@@ -51,29 +48,26 @@ impl Hub {
         }
     }
 
-    /// The key for the handshake that this HELLO asks for.
-    fn judge(&self, channel: ChannelId, ask: &Hello) -> Result<Key, Refusal> {
-        if self.is_shut && !ask.is_join {
-            return Err(Refusal::ShuttingDown);
-        }
+    /// Whether this HELLO may begin or join its session.
+    fn judge(&self, channel: ChannelId, ask: &Hello) -> Result<(), Refusal> {
         ask.agree(&self.hello(ask.class))?;
-        let known = self.sessions.get(&ask.session);
-        if !ask.is_join {
+        let Some(entry) = self.sessions.get(&ask.session) else {
             let is_full = self.sessions.len() >= self.config.sessions_max;
             let peer = self.greetings.get(&channel).map(|greeting| greeting.peer);
-            return match known {
-                Some(_) => Err(Refusal::NotAllowed),
-                None if is_full => Err(Refusal::Full),
-                None if self.has_newer(peer, ask.epoch) => Err(Refusal::OldEpoch),
-                None => Ok(self.secret.clone()),
+            return match ask.is_join {
+                true => Err(Refusal::UnknownSession),
+                false if self.is_shut => Err(Refusal::ShuttingDown),
+                false if is_full => Err(Refusal::Full),
+                false if self.has_newer(peer, ask.epoch) => Err(Refusal::OldEpoch),
+                false => Ok(()),
             };
+        };
+        let is_same = entry.session.agreed().is_some_and(|agreed| agreed.epoch == ask.epoch);
+        let may_join = entry.lane.is_none() && entry.session.ended().is_none() && entry.class == ask.class;
+        if !(is_same && may_join) {
+            return Err(Refusal::UnknownSession);
         }
-        let entry = known.filter(|entry| {
-            let is_same = entry.session.agreed().is_some_and(|agreed| agreed.epoch == ask.epoch);
-            entry.lane.is_none() && entry.session.ended().is_none() && entry.class == ask.class && is_same
-        });
-        let entry = entry.ok_or(Refusal::UnknownSession)?;
-        if entry.session.channels().count() >= CHANNELS_MAX { Err(Refusal::Full) } else { Ok(entry.key.clone()) }
+        if entry.session.channels().count() >= CHANNELS_MAX { Err(Refusal::Full) } else { Ok(()) }
     }
 
     /// True when a session with that address belongs to a service that started later than `epoch`.
@@ -85,7 +79,8 @@ impl Hub {
         })
     }
 
-    fn answer(&mut self, channel: ChannelId, ask: Hello, key: Key) {
+    fn answer(&mut self, channel: ChannelId, ask: Hello) {
+        let key = self.secret.of_session(ask.session);
         let nonce = self.random()[0];
         let answer = Hello { is_join: ask.is_join, session: ask.session, nonce, ..self.hello(ask.class) };
         if let Some(greeting) = self.greetings.get_mut(&channel) {
@@ -108,7 +103,6 @@ impl Hub {
         let (peer, session) = (greeting.peer, greeting.session.unwrap_or_default());
         let known = self.sessions.get(&session).and_then(|entry| entry.session.agreed());
         if known.is_some_and(|known| known.epoch != agreed.epoch) {
-            // A restarted service cannot know the session's key; to be sure, the session ends all the same.
             self.end(now, session, Ended::Restarted);
             return self.refuse(channel, Refusal::UnknownSession);
         }
@@ -120,29 +114,25 @@ impl Hub {
     }
 
     /// The acceptor's side: the peer has proved itself.
-    fn confirmed(&mut self, now: Instant, channel: ChannelId, ask: &Hello, agreed: Agreed, session_key: Key) {
+    fn confirmed(&mut self, now: Instant, channel: ChannelId, ask: &Hello, agreed: Agreed) {
         // Time has passed since the ask: all is judged anew.
         if let Err(why) = self.judge(channel, ask) {
             return self.refuse(channel, why);
         }
         let Some(greeting) = self.greetings.get(&channel) else { return };
         let peer = greeting.peer;
-        if !ask.is_join {
+        if !self.sessions.contains_key(&ask.session) {
             self.end_older(now, peer, agreed.epoch);
-            self.add(now, super::New { id: ask.session, peer, class: ask.class, lane: None, key: session_key });
+            self.add(now, ask.session, peer, ask.class, None);
         }
         self.attach(now, channel, ask.session, agreed);
     }
 
     /// The opener's side: the confirmation is sent.
-    pub(super) fn joined(&mut self, now: Instant, channel: ChannelId, done: Done) {
-        let Some(id) = self.greetings.get(&channel).and_then(|greeting| greeting.session) else { return };
-        if let Some(entry) = self.sessions.get_mut(&id)
-            && entry.session.agreed().is_none()
-        {
-            entry.key = done.session_key;
+    pub(super) fn joined(&mut self, now: Instant, channel: ChannelId, agreed: Agreed) {
+        if let Some(id) = self.greetings.get(&channel).and_then(|greeting| greeting.session) {
+            self.attach(now, channel, id, agreed);
         }
-        self.attach(now, channel, id, done.agreed);
     }
 
     fn attach(&mut self, now: Instant, channel: ChannelId, id: u128, agreed: Agreed) {
@@ -180,6 +170,7 @@ impl Hub {
             self.end(now, id, why);
         } else {
             entry.session.not_made(now);
+            self.settle(id);
         }
     }
 
@@ -187,26 +178,12 @@ impl Hub {
     fn refused(&mut self, now: Instant, channel: ChannelId, why: Refusal) {
         let Some(greeting) = self.greetings.remove(&channel) else { return };
         match greeting.session {
-            Some(id) if greeting.is_join && why == Refusal::UnknownSession => {
-                self.unknown(now, id, greeting.is_known);
-            }
+            Some(id) if greeting.is_join && why == Refusal::UnknownSession => self.end(now, id, Ended::Restarted),
             Some(id) => self.end_opening(now, id, Ended::Refused(why)),
             None => {}
         }
         self.refusals.greetings += 1;
         self.doomed.push_back(channel);
-    }
-
-    /// The peer did not know a session of ours. `is_known`: it had known the session before.
-    fn unknown(&mut self, now: Instant, id: u128, is_known: bool) {
-        if is_known {
-            return self.end(now, id, Ended::Restarted);
-        }
-        let Some(entry) = self.sessions.get_mut(&id) else { return };
-        entry.session.was_unknown(now);
-        if entry.session.agreed().is_none() {
-            entry.key = self.secret.clone();
-        }
     }
 
     /// The peer broke the rules in its handshake.
@@ -222,8 +199,8 @@ impl Hub {
     /// The channel is gone, or its handshake took too long.
     pub(super) fn give_up(&mut self, now: Instant, channel: ChannelId) {
         let Some(greeting) = self.greetings.remove(&channel) else { return };
-        if let Some(entry) = greeting.session.and_then(|id| self.sessions.get_mut(&id)) {
-            entry.session.not_made(now);
+        if let Some(id) = greeting.session {
+            self.not_created(now, super::SessionId(id));
         }
         self.doomed.push_back(channel);
     }

@@ -69,9 +69,7 @@ impl Session {
 
     fn wants_channel(&self) -> bool {
         let open = self.channels.iter().filter(|channel| !channel.is_closing()).count();
-        // Before the first channel there is nothing to join.
-        let wanted = if self.agreed.is_some() { self.wanted } else { 1 };
-        let needs_more = open + self.pending < wanted && self.channels.len() + self.pending < CHANNELS_MAX;
+        let needs_more = open + self.pending < self.wanted && self.channels.len() + self.pending < CHANNELS_MAX;
         self.settings.is_opener && self.ended.is_none() && needs_more
     }
 
@@ -80,15 +78,6 @@ impl Session {
         let is_due = self.wants_channel() && self.retry_at <= now;
         self.pending += usize::from(is_due);
         is_due
-    }
-
-    /// The peer did not know the session that a channel was to join, when it had sent nothing in this session yet: the last step of the
-    /// handshake was on its way, or is lost. The channel is tried again; with no channel left, the session begins anew.
-    pub(crate) fn was_unknown(&mut self, now: Instant) {
-        if !self.is_heard && self.channels.is_empty() {
-            self.agreed = None;
-        }
-        self.not_made(now);
     }
 
     /// True when the peer has sent something in this session, so that it knows the session.
