@@ -47,6 +47,8 @@ pub(crate) struct Channel {
     pub waiting: VecDeque<Waiting>,
     /// Sum of the bytes in `waiting`.
     pub unsent: usize,
+    /// Bytes placed here that the peer's sockets have not confirmed.
+    pub unconfirmed: u64,
     pub bytes_sent: u64,
     pub bytes_received: u64,
     heard_at: Instant,
@@ -57,6 +59,13 @@ pub(crate) struct Channel {
     closing: Closing,
 }
 
+/// Counts bytes of `channels` as no longer under way.
+pub(crate) fn free(channels: &mut [Channel], on: Number, bytes: u64) {
+    if let Some(channel) = channels.iter_mut().find(|channel| channel.number == on) {
+        channel.unconfirmed = channel.unconfirmed.saturating_sub(bytes);
+    }
+}
+
 impl Channel {
     pub fn new(now: Instant, number: Number, id: ChannelId, deframer: Deframer) -> Self {
         Self {
@@ -65,6 +74,7 @@ impl Channel {
             deframer,
             waiting: VecDeque::new(),
             unsent: 0,
+            unconfirmed: 0,
             bytes_sent: 0,
             bytes_received: 0,
             heard_at: now,
@@ -76,7 +86,12 @@ impl Channel {
     }
 
     pub fn state(&self) -> ChannelState {
-        ChannelState { number: self.number, unsent: self.unsent, chunks: self.waiting.len() }
+        ChannelState {
+            number: self.number,
+            unsent: self.unsent,
+            chunks: self.waiting.len(),
+            unconfirmed: self.unconfirmed,
+        }
     }
 
     /// True when nothing new may be placed on the channel.
@@ -98,8 +113,11 @@ impl Channel {
     /// Adds a chunk behind the others, or to the last one if it continues that.
     pub fn place(&mut self, chunk: Waiting, most: u64) {
         self.unsent += (chunk.end - chunk.start) as usize;
+        self.unconfirmed += chunk.end - chunk.start;
         match self.waiting.back_mut() {
-            Some(last) if last.id == chunk.id && last.end == chunk.start && chunk.end - last.start <= most => {
+            Some(last)
+                if last.id == chunk.id && last.end == chunk.start && chunk.end - last.start <= most =>
+            {
                 last.end = chunk.end;
             }
             _ => self.waiting.push_back(chunk),

@@ -29,7 +29,8 @@ pub fn round<T: Transport>(
     }
     let mut has_more = false;
     for channel in channels {
-        let came = transport.dequeue(*channel, TURN, &mut |bytes| hub.received(now, *channel, bytes, streams));
+        let came =
+            transport.dequeue(*channel, TURN, &mut |bytes| hub.received(now, *channel, bytes, streams));
         has_more |= came == Ok(TURN);
         if came == Err(Gone) {
             hub.gone(now, *channel);

@@ -150,7 +150,12 @@ mod tests {
 
     #[test]
     fn header_has_the_bytes_of_the_picture() {
-        let header = Header { length: 0x01_02_03, kind: Kind::Data, socket: 0x0405_0607, argument: 0x0809_0A0B_0C0D_0E0F };
+        let header = Header {
+            length: 0x01_02_03,
+            kind: Kind::Data,
+            socket: 0x0405_0607,
+            argument: 0x0809_0A0B_0C0D_0E0F,
+        };
         let bytes = header.encode();
         assert_eq!(bytes, [3, 2, 1, 5, 7, 6, 5, 4, 15, 14, 13, 12, 11, 10, 9, 8]);
         assert_eq!(Header::parse(&bytes), Err(Violation::Length { kind: Kind::Data, length: 0x01_02_03 }));

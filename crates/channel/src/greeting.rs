@@ -108,7 +108,11 @@ impl Greeting {
         if header.kind == Kind::Refused && header.socket == 0 && !matches!(self.wait, Wait::Ask | Wait::End) {
             return Ok(Heard::Refused(Refusal::of(header.argument)));
         }
-        let step = if header.kind == Kind::Hello && header.socket == 0 { Step::parse(header.argument) } else { None };
+        let step = if header.kind == Kind::Hello && header.socket == 0 {
+            Step::parse(header.argument)
+        } else {
+            None
+        };
         let wait = core::mem::replace(&mut self.wait, Wait::End);
         match (step, wait) {
             (Some(Step::Ask), Wait::Ask) => Hello::parse(body).map(Heard::Ask),
@@ -124,8 +128,15 @@ impl Greeting {
         }
     }
 
-    fn hear_answer(&mut self, ask: &Hello, key: &Key, answer: &Hello, proof: &[u8; 32]) -> Result<Heard, Violation> {
-        let is_same = answer.session == ask.session && answer.class == ask.class && answer.is_join == ask.is_join;
+    fn hear_answer(
+        &mut self,
+        ask: &Hello,
+        key: &Key,
+        answer: &Hello,
+        proof: &[u8; 32],
+    ) -> Result<Heard, Violation> {
+        let is_same =
+            answer.session == ask.session && answer.class == ask.class && answer.is_join == ask.is_join;
         if !is_same {
             return Err(Violation::Hello);
         }
@@ -178,7 +189,13 @@ pub(crate) struct Sent {
     pub done: Option<Agreed>,
 }
 
-fn hear_confirm(ask: &Hello, answer: &Hello, key: &Key, confirm: &Hello, proof: &[u8; 32]) -> Result<Heard, Violation> {
+fn hear_confirm(
+    ask: &Hello,
+    answer: &Hello,
+    key: &Key,
+    confirm: &Hello,
+    proof: &[u8; 32],
+) -> Result<Heard, Violation> {
     if confirm != ask {
         return Err(Violation::Hello);
     }

@@ -213,7 +213,11 @@ impl Hub {
     /// What the service knows of a session's other side.
     #[must_use]
     pub fn peer(&self, id: SessionId) -> Option<Peer> {
-        self.sessions.get(&id.0).map(|entry| Peer { address: entry.peer, class: entry.class, lane: entry.lane })
+        self.sessions.get(&id.0).map(|entry| Peer {
+            address: entry.peer,
+            class: entry.class,
+            lane: entry.lane,
+        })
     }
 
     /// Opens no more sessions and sockets; what there is ends by itself.
@@ -252,7 +256,13 @@ impl Hub {
     }
 
     /// Fills `room` for that channel, and returns how many bytes are for the transport.
-    pub fn transmit(&mut self, now: Instant, channel: ChannelId, room: &mut [u8], streams: &mut impl Streams) -> usize {
+    pub fn transmit(
+        &mut self,
+        now: Instant,
+        channel: ChannelId,
+        room: &mut [u8],
+        streams: &mut impl Streams,
+    ) -> usize {
         let greeted = self.greetings.get_mut(&channel).map(|greeting| greeting.transmit(room));
         let len = match greeted {
             Some(sent) => {
@@ -305,7 +315,8 @@ impl Hub {
         for channel in late.collect::<Vec<_>>() {
             self.give_up(now, channel);
         }
-        let due = self.sessions.iter().filter(|(_, entry)| entry.session.next_deadline() <= now).map(|(id, _)| *id);
+        let due =
+            self.sessions.iter().filter(|(_, entry)| entry.session.next_deadline() <= now).map(|(id, _)| *id);
         for id in due.collect::<Vec<_>>() {
             let Some(entry) = self.sessions.get_mut(&id) else { continue };
             entry.session.tick(now);

@@ -30,7 +30,8 @@ impl Intervals {
             self.list.insert(first, Interval { start, end });
             return true;
         }
-        let merged = Interval { start: start.min(self.list[first].start), end: end.max(self.list[last - 1].end) };
+        let merged =
+            Interval { start: start.min(self.list[first].start), end: end.max(self.list[last - 1].end) };
         self.list[first] = merged;
         self.list.drain(first + 1..last);
         true

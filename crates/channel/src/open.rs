@@ -68,7 +68,11 @@ impl Open {
         if body.len() < LEN || port(2) == 0 || port(4) == 0 {
             return Err(Violation::Open);
         }
-        Ok(Self { from_port: port(2), to: SocketAddr::new(ip, port(4)), options: options & (NODELAY | KEEPALIVE) })
+        Ok(Self {
+            from_port: port(2),
+            to: SocketAddr::new(ip, port(4)),
+            options: options & (NODELAY | KEEPALIVE),
+        })
     }
 }
 

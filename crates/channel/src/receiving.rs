@@ -66,8 +66,7 @@ impl Receiving {
     /// [`Violation::BeyondCredit`], [`Violation::BeyondFin`] and [`Violation::Scattered`].
     pub fn arrive(&mut self, header: &Header, before: u32, len: usize) -> Result<Arrival, Violation> {
         debug_assert!(header.kind == Kind::Data && before as usize + len <= header.length as usize);
-        let beyond =
-            |end| Violation::BeyondCredit { socket: header.socket, end, edge: self.told_edge };
+        let beyond = |end| Violation::BeyondCredit { socket: header.socket, end, edge: self.told_edge };
         let frame_end = header.argument.checked_add(u64::from(header.length)).ok_or(beyond(u64::MAX))?;
         if frame_end > self.told_edge {
             return Err(beyond(frame_end));

@@ -74,15 +74,26 @@ impl Runs {
         }
     }
 
-    /// The peer has all bytes before `acked`.
-    pub fn acknowledge(&mut self, acked: u64) {
-        let over = self.list.partition_point(|run| run.end <= acked);
-        let partial = self.list.drain(..over).filter(|run| run.given < run.end).count();
-        self.partial -= partial;
-        if let Some(first) = self.list.first_mut() {
-            first.start = first.start.max(acked);
-            first.given = first.given.max(acked);
+    /// The peer has all bytes before `acked`. Tells `freed` how many bytes less each channel has under way.
+    pub fn acknowledge(&mut self, acked: u64, mut freed: impl FnMut(Number, u64)) {
+        let mut over = 0;
+        for run in &mut self.list {
+            let before = run.start;
+            run.start = run.start.max(acked.min(run.end));
+            if let Some(on) = run.on
+                && run.start > before
+            {
+                freed(on, run.given.min(run.start).saturating_sub(before));
+            }
+            let was_partial = run.given < run.end;
+            run.given = run.given.max(run.start);
+            self.partial -= usize::from(was_partial && run.given == run.end);
+            if run.start < run.end {
+                break;
+            }
+            over += 1;
         }
+        self.list.drain(..over);
     }
 
     /// That channel has died. True: it carried bytes that the peer has not confirmed.
@@ -95,6 +106,12 @@ impl Runs {
         found
     }
 
+    /// Bytes that channels carry now.
+    #[must_use]
+    pub fn under_way(&self) -> u64 {
+        self.list.iter().filter(|run| run.on.is_some()).map(|run| run.given - run.start).sum()
+    }
+
     /// Number of runs; at most [`RUNS_MAX`].
     #[must_use]
     pub fn len(&self) -> usize {
@@ -105,6 +122,16 @@ impl Runs {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
+    }
+
+    /// Tells `freed` how many bytes each channel has under way of a stream that is given up.
+    pub fn give_up(&mut self, mut freed: impl FnMut(Number, u64)) {
+        for run in &self.list {
+            if let Some(on) = run.on {
+                freed(on, run.given - run.start);
+            }
+        }
+        self.clear();
     }
 
     /// Forgets all runs.
@@ -138,14 +165,14 @@ mod tests {
             place(&mut runs, &mut placed, 40, 10, on);
         }
         assert_eq!(runs.len(), 3, "chunks that follow each other on one channel are one run");
-        runs.acknowledge(5);
+        runs.acknowledge(5, |on, bytes| assert_eq!((on, bytes), (A, 5)));
         assert!(runs.lose(A));
         assert!(!runs.lose(A));
         assert_eq!(place(&mut runs, &mut placed, 40, 3, B), Chunk { start: 5, end: 8, must: None });
         assert_eq!(place(&mut runs, &mut placed, 40, 100, B), Chunk { start: 8, end: 10, must: Some(B) });
         assert_eq!(place(&mut runs, &mut placed, 40, 100, B), Chunk { start: 30, end: 40, must: None });
         assert_eq!(runs.next(placed, 40, 100), None);
-        runs.acknowledge(40);
+        runs.acknowledge(40, |on, _| assert_eq!(on, B));
         assert!(runs.is_empty());
     }
 
@@ -154,7 +181,8 @@ mod tests {
     fn receiver_has_at_most_one_interval_for_each_run_whatever_dies() {
         for seed in 0..200 {
             let (mut random, mut runs, mut placed) = (Seed::new(seed), Runs::default(), 0);
-            let mut pipes: Vec<(Number, VecDeque<Chunk>)> = (0..4).map(|n| (Number(n), VecDeque::new())).collect();
+            let mut pipes: Vec<(Number, VecDeque<Chunk>)> =
+                (0..4).map(|n| (Number(n), VecDeque::new())).collect();
             let (mut next, mut ahead, mut numbers) = (0, Intervals::default(), 4);
             while next < 60_000 {
                 let at = random.below(4) as usize;
@@ -166,7 +194,7 @@ mod tests {
                         let survives = random.below(pipes[at].1.len() as u64 + 1) as usize;
                         pipes[at].1.truncate(survives);
                     }
-                    1 => runs.acknowledge(next),
+                    1 => runs.acknowledge(next, |_, _| ()),
                     2..20 => {
                         let Some(chunk) = pipes[at].1.pop_front() else { continue };
                         if chunk.start <= next {

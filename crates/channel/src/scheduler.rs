@@ -14,6 +14,8 @@ pub struct ChannelState {
     pub unsent: usize,
     /// Number of chunks that these bytes are in.
     pub chunks: usize,
+    /// Bytes placed on the channel that the peers' sockets have not confirmed: also those that wait in the transport and the network.
+    pub unconfirmed: u64,
 }
 
 impl ChannelState {
@@ -40,7 +42,7 @@ pub enum Policy {
     /// A socket stays on one channel: its bytes come in order, and one lost segment delays the sockets of one channel only. Default for
     /// sockets that need low latency.
     Sticky,
-    /// The channel with the fewest bytes waiting. Default for bulk data.
+    /// The channel with the fewest bytes that the peer has not confirmed. Default for bulk data.
     Shortest,
     /// One channel after the other (the paper's prototype, section 4).
     RoundRobin,
@@ -113,7 +115,7 @@ impl Scheduler for Shortest {
             return Some(same);
         }
         let with_room = channels.iter().enumerate().filter(|(_, state)| state.has_room());
-        let (index, state) = with_room.min_by_key(|(_, state)| state.unsent)?;
+        let (index, state) = with_room.min_by_key(|(_, state)| state.unconfirmed)?;
         self.row.begin(state.number);
         Some(index)
     }
@@ -148,7 +150,14 @@ mod tests {
 
     fn channels(unsent: &[usize]) -> Vec<ChannelState> {
         let states = unsent.iter().enumerate();
-        states.map(|(i, unsent)| ChannelState { number: Number(i as u32 + 1), unsent: *unsent, chunks: 1 }).collect()
+        states
+            .map(|(i, unsent)| ChannelState {
+                number: Number(i as u32 + 1),
+                unsent: *unsent,
+                chunks: 1,
+                unconfirmed: *unsent as u64,
+            })
+            .collect()
     }
 
     fn row(policy: &mut dyn Scheduler, states: &[ChannelState]) -> Vec<Option<usize>> {

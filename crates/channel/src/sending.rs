@@ -67,11 +67,17 @@ impl Sending {
     }
 
     /// Takes in the peer's confirmation of all before `acked`, and its credit up to `edge`. Older values than the known ones change nothing:
-    /// frames of several channels come in any order.
+    /// frames of several channels come in any order. Tells `freed` how many bytes less each channel has under way.
     ///
     /// # Errors
     /// [`Violation::AckedUnsent`] and [`Violation::Window`].
-    pub fn confirm(&mut self, socket: u32, acked: u64, edge: u64) -> Result<Progress, Violation> {
+    pub fn confirm(
+        &mut self,
+        socket: u32,
+        acked: u64,
+        edge: u64,
+        freed: impl FnMut(Number, u64),
+    ) -> Result<Progress, Violation> {
         let mut progress = Progress { is_widened: self.widen(edge)?, is_acked: false };
         // A FIN takes one number behind the last byte, as in TCP.
         let is_end = self.is_finished && acked == self.head + 1 && self.placed == self.head;
@@ -81,7 +87,7 @@ impl Sending {
         }
         if bytes > self.acked {
             self.acked = bytes;
-            self.runs.acknowledge(bytes);
+            self.runs.acknowledge(bytes, freed);
             progress.is_acked = true;
         }
         if is_end && !self.is_end_acked {
@@ -103,10 +109,21 @@ impl Sending {
         Ok(is_wider)
     }
 
+    /// The stream is given up: tells `freed` how many bytes each channel has under way of it.
+    pub fn give_up(&mut self, freed: impl FnMut(Number, u64)) {
+        self.runs.give_up(freed);
+    }
+
     /// True when the peer's socket has everything, and the end.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_end_acked
+    }
+
+    /// Bytes that channels carry now.
+    #[must_use]
+    pub fn under_way(&self) -> u64 {
+        self.runs.under_way()
     }
 
     /// Number of runs under way, for the check of memory.
@@ -134,7 +151,7 @@ mod tests {
         let mut sending = sent();
         assert_eq!((sending.placed, sending.next(1_000)), (60, None));
         assert!(sending.waits_for_credit());
-        let progress = sending.confirm(1, 10, 70);
+        let progress = sending.confirm(1, 10, 70, |_, _| ());
         assert_eq!(progress, Ok(Progress { is_acked: true, is_widened: true }));
         assert_eq!(sending.next(1_000), Some(Chunk { start: 60, end: 70, must: None }));
     }
@@ -142,19 +159,25 @@ mod tests {
     #[test]
     fn credit_that_comes_late_changes_nothing() {
         let mut sending = sent();
-        assert!(sending.confirm(1, 50, 80).is_ok());
-        assert_eq!(sending.confirm(1, 20, 60), Ok(Progress::default()));
+        assert!(sending.confirm(1, 50, 80, |_, _| ()).is_ok());
+        assert_eq!(sending.confirm(1, 20, 60, |_, _| ()), Ok(Progress::default()));
         assert_eq!((sending.acked, sending.edge), (50, 80));
     }
 
     #[test]
     fn peer_can_confirm_only_what_was_placed() {
         let mut sending = sent();
-        assert_eq!(sending.confirm(7, 61, 80), Err(Violation::AckedUnsent { socket: 7, acked: 61 }));
+        assert_eq!(
+            sending.confirm(7, 61, 80, |_, _| ()),
+            Err(Violation::AckedUnsent { socket: 7, acked: 61 })
+        );
         sending.is_finished = true;
-        assert_eq!(sending.confirm(7, 101, 80), Err(Violation::AckedUnsent { socket: 7, acked: 101 }));
+        assert_eq!(
+            sending.confirm(7, 101, 80, |_, _| ()),
+            Err(Violation::AckedUnsent { socket: 7, acked: 101 })
+        );
         let huge = sending.placed + crate::limits::WINDOW_MAX + 1;
-        assert_eq!(sending.confirm(7, 0, huge), Err(Violation::Window(huge)));
+        assert_eq!(sending.confirm(7, 0, huge, |_, _| ()), Err(Violation::Window(huge)));
     }
 
     #[test]
@@ -164,9 +187,9 @@ mod tests {
         let chunk = sending.next(1_000).expect("credit");
         sending.place(chunk, A);
         sending.is_finished = true;
-        assert!(sending.confirm(1, 100, 100).is_ok());
+        assert!(sending.confirm(1, 100, 100, |_, _| ()).is_ok());
         assert!(!sending.is_over());
-        assert!(sending.confirm(1, 101, 100).is_ok());
+        assert!(sending.confirm(1, 101, 100, |_, _| ()).is_ok());
         assert!(sending.is_over() && sending.acked == 100);
     }
 }

@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use base::Instant;
 
-use crate::channel::Channel;
+use crate::channel::{Channel, free};
 use crate::deframer::Deframer;
 use crate::frame::Goaway;
 use crate::hello::Agreed;
@@ -410,7 +410,9 @@ impl Session {
             let socket = self.sockets.at(place);
             let (stage, id) = (socket.stage, socket.id);
             match stage {
-                Stage::Live if socket.sending.is_finished && !socket.sending.is_over() => self.owe(place, owed::FIN),
+                Stage::Live if socket.sending.is_finished && !socket.sending.is_over() => {
+                    self.owe(place, owed::FIN)
+                }
                 // Of an OPEN without an answer only the OPEN goes again.
                 Stage::Resetting(_) if self.opens.binary_search(&id).is_err() => self.owe(place, owed::RESET),
                 _ => {}
@@ -460,7 +462,10 @@ impl Session {
     /// True when new virtual sockets may be opened, as far as the session's end is concerned.
     #[must_use]
     pub fn may_open(&self) -> bool {
-        self.ended.is_none() && !self.draining.is_ours && !self.draining.is_peers && self.own_next < u32::MAX - 1
+        self.ended.is_none()
+            && !self.draining.is_ours
+            && !self.draining.is_peers
+            && self.own_next < u32::MAX - 1
     }
 
     /// What the two services have agreed on; `None` before the first channel.
@@ -497,6 +502,11 @@ impl Session {
     /// # Errors
     /// A description of what does not hold.
     pub fn check(&self) -> Result<(), String> {
+        let unconfirmed: u64 = self.channels.iter().map(|channel| channel.unconfirmed).sum();
+        let under_way: u64 = self.sockets.iter().map(|socket| socket.sending.under_way()).sum();
+        if unconfirmed != under_way {
+            return Err(format!("{unconfirmed} bytes unconfirmed on channels, {under_way} of sockets"));
+        }
         for socket in self.sockets.iter() {
             let (sending, receiving) = (&socket.sending, &socket.receiving);
             let is_ordered = sending.acked <= sending.placed
@@ -583,6 +593,8 @@ impl Session {
     }
 
     fn remove(&mut self, now: Instant, place: u32) {
+        let channels = &mut self.channels;
+        self.sockets.at(place).sending.give_up(|on, bytes| free(channels, on, bytes));
         self.sockets.remove(place);
         if self.sockets.len() == 0 {
             self.idle_since = now;

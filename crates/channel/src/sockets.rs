@@ -180,7 +180,8 @@ impl Sockets {
 
     /// Places in use, in the order of the table.
     pub fn places(&self) -> impl Iterator<Item = u32> + use<> {
-        let used: Vec<u32> = (0..self.places.len() as u32).filter(|place| self.places[*place as usize].id != 0).collect();
+        let used: Vec<u32> =
+            (0..self.places.len() as u32).filter(|place| self.places[*place as usize].id != 0).collect();
         used.into_iter()
     }
 

@@ -33,11 +33,20 @@ pub trait Transport {
     ///
     /// # Errors
     /// [`Gone`]. `fill` was not called.
-    fn enqueue(&mut self, channel: ChannelId, fill: &mut dyn FnMut(&mut [u8]) -> usize) -> Result<usize, Gone>;
+    fn enqueue(
+        &mut self,
+        channel: ChannelId,
+        fill: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> Result<usize, Gone>;
 
     /// Lends at most `count` bytes that have come to `take`, in one or more pieces, in order; all lent bytes are taken. Returns their number.
     ///
     /// # Errors
     /// [`Gone`], after all bytes that came before the end.
-    fn dequeue(&mut self, channel: ChannelId, count: usize, take: &mut dyn FnMut(&[u8])) -> Result<usize, Gone>;
+    fn dequeue(
+        &mut self,
+        channel: ChannelId,
+        count: usize,
+        take: &mut dyn FnMut(&[u8]),
+    ) -> Result<usize, Gone>;
 }

@@ -6,7 +6,7 @@ use base::{Duration, Instant, Seed};
 use channel::frame::{Goaway, Header, Kind};
 use channel::hello::{Class, Hello, Step};
 use channel::hub::Census;
-use channel::limits::{DEAD_AFTER, GREETINGS_MAX, GREETING_TIME, LATE_ANSWERS_SLACK};
+use channel::limits::{DEAD_AFTER, GREETING_TIME, GREETINGS_MAX, LATE_ANSWERS_SLACK};
 use channel::open::Open;
 use channel::proof::{Key, Purpose};
 use channel::session::{ECONNREFUSED, Ended};
@@ -48,7 +48,11 @@ struct Scene {
 
 impl Scene {
     fn new(secret: Option<&[u8]>) -> Self {
-        let config = Config { secret: secret.map(<[u8]>::to_vec), sockets_max: SOCKETS_MAX, ..Config::new([1; 32], 1) };
+        let config = Config {
+            secret: secret.map(<[u8]>::to_vec),
+            sockets_max: SOCKETS_MAX,
+            ..Config::new([1; 32], 1)
+        };
         Self {
             now: Instant::ZERO,
             hub: Hub::new(config),
@@ -156,8 +160,14 @@ fn each_breach_ends_the_session_with_its_reason() {
     let far = 1 << 50;
     let cases = [
         (vec![0, 0, 0, 12], Violation::Type(12)),
-        (frame(Kind::Data, 1, 0, &[0; 10_001]), Violation::BeyondCredit { socket: 1, end: 10_001, edge: WINDOW }),
-        (frame(Kind::Data, 1, u64::MAX, &[0; 1]), Violation::BeyondCredit { socket: 1, end: u64::MAX, edge: WINDOW }),
+        (
+            frame(Kind::Data, 1, 0, &[0; 10_001]),
+            Violation::BeyondCredit { socket: 1, end: 10_001, edge: WINDOW },
+        ),
+        (
+            frame(Kind::Data, 1, u64::MAX, &[0; 1]),
+            Violation::BeyondCredit { socket: 1, end: u64::MAX, edge: WINDOW },
+        ),
         (frame(Kind::Data, 3, 0, &[0; 1]), Violation::UnknownSocket(3)),
         (frame(Kind::Data, 0, 0, &[0; 1]), Violation::UnknownSocket(0)),
         (frame(Kind::Data, 2, 0, &[0; 1]), Violation::UnknownSocket(2)),
@@ -212,7 +222,11 @@ fn a_million_sockets_are_refused_and_then_a_flood() {
         opened += 1;
     }
     assert_eq!(scene.why(), Some(Ended::Violation(Violation::Flood)));
-    assert_eq!(opened as usize, 3 * SOCKETS_MAX as usize + LATE_ANSWERS_SLACK + 1, "a peer that never reads its answers");
+    assert_eq!(
+        opened as usize,
+        3 * SOCKETS_MAX as usize + LATE_ANSWERS_SLACK + 1,
+        "a peer that never reads its answers"
+    );
 }
 
 #[test]
@@ -258,7 +272,9 @@ fn a_wrong_secret_is_refused_at_either_side() {
 
 #[test]
 fn versions_zero_and_255_are_refused_and_what_is_no_hello_is_dropped() {
-    for (least, most, refused) in [(0, 0, true), (0, 255, true), (255, 255, true), (2, 1, true), (1, 255, false)] {
+    for (least, most, refused) in
+        [(0, 0, true), (0, 255, true), (255, 255, true), (2, 1, true), (1, 255, false)]
+    {
         let mut scene = Scene::new(None);
         let channel = scene.channel();
         let hello = Hello { least, most, ..scene.hello() };
@@ -382,7 +398,10 @@ fn random_frames_never_cost_more_than_their_session() {
             }
             scene.hub.tick(scene.now);
             let census = scene.hub.census();
-            assert!(census.sockets <= SOCKETS_MAX as usize && census.sessions <= 1, "seed {number}: {census:?}");
+            assert!(
+                census.sockets <= SOCKETS_MAX as usize && census.sessions <= 1,
+                "seed {number}: {census:?}"
+            );
             assert!(scene.sink.end <= WINDOW, "seed {number}");
             while scene.hub.poll_destroy().is_some() {}
             if census.channels == 0 {

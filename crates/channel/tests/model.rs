@@ -102,7 +102,8 @@ fn many(trouble: Trouble, count: u64) {
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
     failed.sort_unstable();
-    let again = failed.first().map(|seed| format!("SEED={seed} SEEDS=1 cargo test -p towpath-channel --test model"));
+    let again =
+        failed.first().map(|seed| format!("SEED={seed} SEEDS=1 cargo test -p towpath-channel --test model"));
     assert!(failed.is_empty(), "{trouble:?}: seeds {failed:?} fail; replay: {}", again.unwrap_or_default());
 }
 

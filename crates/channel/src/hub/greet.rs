@@ -178,7 +178,9 @@ impl Hub {
     fn refused(&mut self, now: Instant, channel: ChannelId, why: Refusal) {
         let Some(greeting) = self.greetings.remove(&channel) else { return };
         match greeting.session {
-            Some(id) if greeting.is_join && why == Refusal::UnknownSession => self.end(now, id, Ended::Restarted),
+            Some(id) if greeting.is_join && why == Refusal::UnknownSession => {
+                self.end(now, id, Ended::Restarted)
+            }
             Some(id) => self.end_opening(now, id, Ended::Refused(why)),
             None => {}
         }

@@ -3,6 +3,7 @@
 use base::Instant;
 
 use super::{Ended, Late, Session, session_goaway};
+use crate::channel::free;
 use crate::deframer::Item;
 use crate::frame::{Goaway, Header, Kind, field};
 use crate::limits::{ACK_DELAY, LATE_ANSWERS_SLACK};
@@ -50,7 +51,13 @@ impl Session {
         }
     }
 
-    fn item(&mut self, now: Instant, number: Number, item: &Item<'_>, streams: &mut impl Streams) -> Result<(), Violation> {
+    fn item(
+        &mut self,
+        now: Instant,
+        number: Number,
+        item: &Item<'_>,
+        streams: &mut impl Streams,
+    ) -> Result<(), Violation> {
         self.is_heard = true;
         match item {
             Item::Data { header, before, bytes } => self.data(now, header, *before, bytes, streams),
@@ -58,10 +65,18 @@ impl Session {
         }
     }
 
-    fn control_frame(&mut self, now: Instant, number: Number, header: &Header, body: &[u8]) -> Result<(), Violation> {
+    fn control_frame(
+        &mut self,
+        now: Instant,
+        number: Number,
+        header: &Header,
+        body: &[u8],
+    ) -> Result<(), Violation> {
         match header.kind {
             Kind::Hello | Kind::Data => Err(Violation::Unexpected(header.kind)),
-            Kind::Ping | Kind::Pong | Kind::Goaway if header.socket != 0 => Err(Violation::UnknownSocket(header.socket)),
+            Kind::Ping | Kind::Pong | Kind::Goaway if header.socket != 0 => {
+                Err(Violation::UnknownSocket(header.socket))
+            }
             Kind::Goaway => match session_goaway(header.argument) {
                 Some(Goaway::Session) => {
                     (self.draining.is_peers, self.draining.has_answered) = (true, false);
@@ -233,7 +248,11 @@ impl Session {
         self.confirm_open(place);
         let socket = self.sockets.at(place);
         if socket.stage != Stage::Live {
-            return if matches!(socket.stage, Stage::Resetting(_)) { Ok(()) } else { Err(Violation::Unexpected(Kind::Fin)) };
+            return if matches!(socket.stage, Stage::Resetting(_)) {
+                Ok(())
+            } else {
+                Err(Violation::Unexpected(Kind::Fin))
+            };
         }
         socket.receiving.finish(header.socket, header.argument)?;
         // It goes again if the confirmation was lost.
@@ -277,9 +296,15 @@ impl Session {
         self.confirm_open(place);
         let socket = self.sockets.at(place);
         if socket.stage != Stage::Live {
-            return if matches!(socket.stage, Stage::Resetting(_)) { Ok(()) } else { Err(Violation::Unexpected(Kind::Credit)) };
+            return if matches!(socket.stage, Stage::Resetting(_)) {
+                Ok(())
+            } else {
+                Err(Violation::Unexpected(Kind::Credit))
+            };
         }
-        let progress = socket.sending.confirm(header.socket, header.argument, edge)?;
+        let channels = &mut self.channels;
+        let freed = |on, bytes| free(channels, on, bytes);
+        let progress = socket.sending.confirm(header.socket, header.argument, edge, freed)?;
         if progress.is_acked {
             self.tell(place, news::ACKED);
         }

@@ -49,7 +49,13 @@ impl Room<'_> {
 
 impl Session {
     /// Fills `room` with frames for that channel, and returns how many bytes. The channel counts them as sent.
-    pub fn transmit(&mut self, now: Instant, number: Number, room: &mut [u8], streams: &mut impl Streams) -> usize {
+    pub fn transmit(
+        &mut self,
+        now: Instant,
+        number: Number,
+        room: &mut [u8],
+        streams: &mut impl Streams,
+    ) -> usize {
         let Some(at) = self.position(number) else { return 0 };
         let mut room = Room { bytes: room, used: 0 };
         self.put_own(now, at, &mut room);
@@ -188,7 +194,11 @@ impl Session {
             self.counters.bytes_again += again;
             socket.sending.place(chunk, state.number);
             let waiting = Waiting { place, id: socket.id, start: chunk.start, end: chunk.end };
-            let target = if state.number == number { Some(at) } else { self.channels.iter().position(|c| c.number == state.number) };
+            let target = if state.number == number {
+                Some(at)
+            } else {
+                self.channels.iter().position(|c| c.number == state.number)
+            };
             if let Some(target) = target {
                 self.channels[target].place(waiting, u64::from(most));
                 *state = self.channels[target].state();

@@ -18,7 +18,10 @@ impl Session {
             while let Some(place) = self.acks.pop() {
                 let socket = self.sockets.at(place);
                 socket.queued.acks = false;
-                if socket.id != 0 && socket.stage == crate::sockets::Stage::Live && !socket.receiving.is_confirmed() {
+                if socket.id != 0
+                    && socket.stage == crate::sockets::Stage::Live
+                    && !socket.receiving.is_confirmed()
+                {
                     self.owe(place, owed::CREDIT);
                 }
             }
@@ -69,7 +72,8 @@ impl Session {
 
     fn wants_channel(&self) -> bool {
         let open = self.channels.iter().filter(|channel| !channel.is_closing()).count();
-        let needs_more = open + self.pending < self.wanted && self.channels.len() + self.pending < CHANNELS_MAX;
+        let needs_more =
+            open + self.pending < self.wanted && self.channels.len() + self.pending < CHANNELS_MAX;
         self.settings.is_opener && self.ended.is_none() && needs_more
     }
 

@@ -100,6 +100,11 @@ impl App {
         panic!("{what}: {self:?}");
     }
 
+    /// True when the application has written all that it will.
+    pub fn has_written_all(&self) -> bool {
+        self.head == self.plan.totals[self.end]
+    }
+
     /// Bytes that this end must get.
     pub fn expected(&self) -> u64 {
         self.plan.totals[self.end ^ 1]
@@ -188,7 +193,8 @@ impl Apps {
             }
             News::Finished(at) => app.end_at = Some(at),
             News::Closed => {
-                let is_whole = app.end_at.is_some() && app.is_finished && app.acked == app.plan.totals[app.end];
+                let is_whole =
+                    app.end_at.is_some() && app.is_finished && app.acked == app.plan.totals[app.end];
                 if !is_whole {
                     app.fail("closed before all was there");
                 }
@@ -220,7 +226,6 @@ impl Apps {
     pub fn is_done(&self) -> bool {
         self.all.values().all(|app| app.outcome.is_some())
     }
-
 }
 
 impl Streams for Apps {

@@ -44,6 +44,8 @@ struct Wire {
     /// When each end learns that the wire is dead.
     dead_at: [Instant; 2],
     is_destroyed: [bool; 2],
+    /// True: it takes bytes and delivers none.
+    is_mute: bool,
 }
 
 /// All wires.
@@ -54,14 +56,24 @@ pub struct Net {
     seed: Seed,
     wires: BTreeMap<u32, Wire>,
     next: u32,
-    /// Bytes that the transport has taken.
-    pub taken: u64,
+    /// Pieces that the transport has taken.
+    pub enqueued: u64,
+    /// Bytes that each wire has taken.
+    pub carried: BTreeMap<u32, u64>,
 }
 
 impl Net {
     pub fn new(seed: u64, weather: Weather) -> Rc<RefCell<Self>> {
         let seed = Seed::new(seed);
-        Rc::new(RefCell::new(Self { now: Instant::ZERO, weather, seed, wires: BTreeMap::new(), next: 0, taken: 0 }))
+        Rc::new(RefCell::new(Self {
+            now: Instant::ZERO,
+            weather,
+            seed,
+            wires: BTreeMap::new(),
+            next: 0,
+            enqueued: 0,
+            carried: BTreeMap::new(),
+        }))
     }
 
     fn delay(&mut self) -> Duration {
@@ -82,6 +94,11 @@ impl Net {
                 self.kill_wire(id);
             }
         }
+    }
+
+    /// From now on, the wires that there are deliver nothing, and no end is told.
+    pub fn mute(&mut self) {
+        self.wires.values_mut().for_each(|wire| wire.is_mute = true);
     }
 
     /// Kills the wires of a host that has died.
@@ -140,7 +157,8 @@ impl Net {
     pub fn next_event(&self) -> Instant {
         let times = self.wires.values().flat_map(|wire| {
             let accept = if wire.is_accepted { Instant::NEVER } else { wire.connected_at };
-            let deaths = (0..2).map(|end| if wire.is_destroyed[end] { Instant::NEVER } else { wire.dead_at[end] });
+            let deaths =
+                (0..2).map(|end| if wire.is_destroyed[end] { Instant::NEVER } else { wire.dead_at[end] });
             let pieces = wire.pipes.iter().filter_map(|pipe| pipe.pieces.front().map(|(at, _)| *at));
             deaths.chain(pieces).chain([accept]).collect::<Vec<_>>()
         });
@@ -192,6 +210,7 @@ impl Transport for Host {
             pipes: Default::default(),
             dead_at: [Instant::NEVER; 2],
             is_destroyed: [false; 2],
+            is_mute: false,
         };
         net.next += 1;
         net.wires.insert(net.next, wire);
@@ -213,7 +232,11 @@ impl Transport for Host {
         }
     }
 
-    fn enqueue(&mut self, channel: ChannelId, fill: &mut dyn FnMut(&mut [u8]) -> usize) -> Result<usize, Gone> {
+    fn enqueue(
+        &mut self,
+        channel: ChannelId,
+        fill: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> Result<usize, Gone> {
         let (id, end) = (channel.0 / 2, channel.0 as usize % 2);
         let room = {
             let net = &mut *self.net.borrow_mut();
@@ -238,17 +261,27 @@ impl Transport for Host {
         let delay = net.delay();
         let wire = net.wires.get_mut(&id).ok_or(Gone)?;
         // An end that does not know of the death yet sends into the void.
-        if len > 0 && wire.dead_at[end ^ 1] == Instant::NEVER && wire.dead_at[end] == Instant::NEVER {
+        if len > 0
+            && !wire.is_mute
+            && wire.dead_at[end ^ 1] == Instant::NEVER
+            && wire.dead_at[end] == Instant::NEVER
+        {
             let pipe = &mut wire.pipes[end];
             let last = pipe.pieces.back().map_or(Instant::ZERO, |(at, _)| *at);
             pipe.pieces.push_back((last.max(net.now.plus(delay)), bytes));
             pipe.under_way += len;
         }
-        net.taken += len as u64;
+        net.enqueued += u64::from(len > 0);
+        *net.carried.entry(id).or_default() += len as u64;
         Ok(len)
     }
 
-    fn dequeue(&mut self, channel: ChannelId, count: usize, take: &mut dyn FnMut(&[u8])) -> Result<usize, Gone> {
+    fn dequeue(
+        &mut self,
+        channel: ChannelId,
+        count: usize,
+        take: &mut dyn FnMut(&[u8]),
+    ) -> Result<usize, Gone> {
         let (id, end) = (channel.0 / 2, channel.0 as usize % 2);
         let mut total = 0;
         while total < count {

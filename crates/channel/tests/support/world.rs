@@ -97,7 +97,8 @@ impl World {
     /// Each application of that host has its turn with some probability.
     pub fn turns(&mut self, host: usize) {
         let Side { hub, apps, .. } = &mut self.sides[host];
-        let tags: Vec<u64> = apps.all.iter().filter(|(_, app)| app.outcome.is_none()).map(|(tag, _)| *tag).collect();
+        let tags: Vec<u64> =
+            apps.all.iter().filter(|(_, app)| app.outcome.is_none()).map(|(tag, _)| *tag).collect();
         for tag in tags {
             if self.seed.chance(300_000) {
                 continue;
@@ -177,7 +178,8 @@ impl World {
         self.net.borrow_mut().kill_host(host);
         let side = &mut self.sides[host];
         side.epoch += 10;
-        side.hub = Hub::new(Config { seed: [side.epoch as u8; 32], epoch: side.epoch, ..self.config.clone() });
+        side.hub =
+            Hub::new(Config { seed: [side.epoch as u8; 32], epoch: side.epoch, ..self.config.clone() });
         side.apps.all.values_mut().for_each(|app| {
             app.outcome.get_or_insert(Outcome::Reset(0));
         });
@@ -198,7 +200,11 @@ impl World {
         let until = self.now.plus(Duration::from_secs(60));
         let is_left = |world: &Self| world.sides.iter().any(|side| side.hub.census() != Census::default());
         while is_left(self) || self.net.borrow().wires() > 0 {
-            assert!(self.now < until, "left over: {:?}", [self.sides[0].hub.census(), self.sides[1].hub.census()]);
+            assert!(
+                self.now < until,
+                "left over: {:?}",
+                [self.sides[0].hub.census(), self.sides[1].hub.census()]
+            );
             self.step(Duration::from_ms(50));
         }
         self.judge();
@@ -207,8 +213,10 @@ impl World {
     fn waiting(&self) -> Vec<String> {
         let apps = self.sides.iter().flat_map(|side| side.apps.all.values());
         let waiting = apps.filter(|app| app.outcome.is_none());
-        let text = waiting.map(|app| format!("{} end {} open {} {:?}", app.number, app.end, app.is_open, app.plan));
-        let sessions = self.sides.iter().flat_map(|side| side.hub.sessions().map(|(_, session)| format!("{session:?}")));
+        let text =
+            waiting.map(|app| format!("{} end {} open {} {:?}", app.number, app.end, app.is_open, app.plan));
+        let sessions =
+            self.sides.iter().flat_map(|side| side.hub.sessions().map(|(_, session)| format!("{session:?}")));
         text.chain(sessions).collect()
     }
 
