@@ -126,7 +126,7 @@ impl Header {
     /// The header that these bytes are.
     ///
     /// # Errors
-    /// [`Violation::Type`] and [`Violation::Length`].
+    /// [`Violation::Type`] and [`Violation::Length`], before any byte of the body.
     pub fn parse(bytes: &[u8; HEADER_LEN]) -> Result<Self, Violation> {
         let [a, b, c, kind, e, f, g, h, i, j, k, l, m, n, o, p] = *bytes;
         let kind = Kind::parse(kind).ok_or(Violation::Type(kind))?;

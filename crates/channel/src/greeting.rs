@@ -49,7 +49,7 @@ pub(crate) enum Heard {
     MustRefuse(Refusal),
 }
 
-/// See the module.
+/// One channel in its handshake, at either side.
 #[derive(Debug)]
 pub(crate) struct Greeting {
     pub peer: IpAddr,
@@ -65,7 +65,7 @@ pub(crate) struct Greeting {
 }
 
 impl Greeting {
-    /// The acceptor's side.
+    /// A handshake at the acceptor's side.
     pub fn accept(now: Instant, peer: IpAddr) -> Self {
         Self {
             peer,
@@ -79,7 +79,7 @@ impl Greeting {
         }
     }
 
-    /// The opener's side.
+    /// A handshake at the opener's side.
     pub fn ask(now: Instant, peer: IpAddr, ask: Hello, key: Key) -> Self {
         let mut greeting = Self::accept(now, peer);
         (greeting.session, greeting.is_join) = (Some(ask.session), ask.is_join);

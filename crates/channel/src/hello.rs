@@ -50,7 +50,7 @@ impl Step {
 pub enum Class {
     /// Short messages that must not wait.
     Latency = 1,
-    /// Bulk data.
+    /// Bulk data, of which only the rate counts.
     Throughput = 2,
 }
 
@@ -126,7 +126,7 @@ impl Hello {
     /// Reads the body of a HELLO frame.
     ///
     /// # Errors
-    /// [`Violation::Magic`] and [`Violation::Hello`].
+    /// [`Violation::Magic`] and [`Violation::Hello`] when a field is out of range.
     pub fn parse(body: &[u8]) -> Result<Self, Violation> {
         if body.len() < LEN || u32::from_le_bytes(field(body, 0)) != MAGIC {
             return Err(Violation::Magic);

@@ -42,7 +42,7 @@ pub struct Config {
     pub largest_frame: u32,
     /// Most virtual sockets of one session.
     pub sockets_max: u32,
-    /// Most sessions.
+    /// Most sessions with all peers together.
     pub sessions_max: usize,
     /// How sockets that need low latency are placed.
     pub latency: Policy,
@@ -79,7 +79,7 @@ impl Config {
 /// A session that is over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Over {
-    /// The session.
+    /// The identifier of the session.
     pub session: SessionId,
     /// The service at the other side.
     pub peer: IpAddr,
@@ -103,11 +103,11 @@ pub struct Peer {
 pub struct Census {
     /// Sessions, also those that are over and have events left.
     pub sessions: usize,
-    /// Channels of sessions.
+    /// Channels that belong to a session.
     pub channels: usize,
     /// Channels in their handshake.
     pub greetings: usize,
-    /// Virtual sockets.
+    /// Virtual sockets of all sessions.
     pub sockets: usize,
 }
 
@@ -137,7 +137,7 @@ struct Entry {
     is_over_told: bool,
 }
 
-/// See the module.
+/// All sessions and channels of one service.
 #[derive(Debug)]
 pub struct Hub {
     config: Config,
@@ -153,6 +153,8 @@ pub struct Hub {
     touched: VecDeque<u128>,
     /// No session and no handshake has anything to do before this time, except those in `touched`.
     due_at: Instant,
+    /// Empty between calls; its memory is used again.
+    due: Vec<u128>,
     wanted: VecDeque<Wanted>,
     doomed: VecDeque<ChannelId>,
     over: VecDeque<Over>,
@@ -175,6 +177,7 @@ impl Hub {
             by_lane: BTreeMap::new(),
             touched: VecDeque::new(),
             due_at: Instant::ZERO,
+            due: Vec::new(),
             wanted: VecDeque::new(),
             doomed: VecDeque::new(),
             over: VecDeque::new(),
@@ -185,7 +188,7 @@ impl Hub {
     /// The session for new sockets of that lane; a new one when there is none that opens more.
     ///
     /// # Errors
-    /// [`Refusal::Full`] and [`Refusal::ShuttingDown`].
+    /// [`Refusal::Full`] and [`Refusal::ShuttingDown`], of this service itself.
     pub fn session_for(&mut self, now: Instant, lane: Lane) -> Result<SessionId, Refusal> {
         if self.is_shut {
             return Err(Refusal::ShuttingDown);
@@ -311,13 +314,14 @@ impl Hub {
         if now < self.due_at {
             return;
         }
-        let late = self.greetings.iter().filter(|(_, greeting)| greeting.deadline <= now).map(|(id, _)| *id);
-        for channel in late.collect::<Vec<_>>() {
-            self.give_up(now, channel);
+        while let Some((channel, _)) = self.greetings.iter().find(|(_, greeting)| greeting.deadline <= now) {
+            self.give_up(now, *channel);
         }
-        let due =
-            self.sessions.iter().filter(|(_, entry)| entry.session.next_deadline() <= now).map(|(id, _)| *id);
-        for id in due.collect::<Vec<_>>() {
+        let mut due = core::mem::take(&mut self.due);
+        due.extend(
+            self.sessions.iter().filter(|(_, entry)| entry.session.next_deadline() <= now).map(|(id, _)| *id),
+        );
+        for id in due.drain(..) {
             let Some(entry) = self.sessions.get_mut(&id) else { continue };
             entry.session.tick(now);
             while entry.session.poll_create(now) {
@@ -325,6 +329,7 @@ impl Hub {
             }
             self.settle(id);
         }
+        self.due = due;
         self.due_at = self.next_deadline();
     }
 
@@ -477,7 +482,7 @@ impl Hub {
 /// A session that needs a channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wanted {
-    /// The session.
+    /// The identifier of the session.
     pub session: SessionId,
     /// The service to connect to.
     pub peer: IpAddr,

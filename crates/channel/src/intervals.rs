@@ -52,7 +52,7 @@ impl Intervals {
         self.list.last().map(|known| known.end)
     }
 
-    /// Number of intervals.
+    /// Number of intervals, at most [`INTERVALS_MAX`].
     #[must_use]
     pub fn len(&self) -> usize {
         self.list.len()
@@ -64,7 +64,7 @@ impl Intervals {
         self.list.is_empty()
     }
 
-    /// Forgets all intervals.
+    /// Forgets all intervals and keeps their memory.
     pub fn clear(&mut self) {
         self.list.clear();
     }

@@ -22,7 +22,7 @@ pub enum Sharing {
     /// Each user has channels of its own.
     #[default]
     SameUser,
-    /// All users share.
+    /// All users share channels.
     Always,
 }
 

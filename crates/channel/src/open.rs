@@ -13,9 +13,9 @@ use crate::violation::Violation;
 /// Bytes of the body in this version.
 pub const LEN: usize = 24;
 
-/// TCP_NODELAY is set.
+/// The bit for a socket with TCP_NODELAY.
 pub const NODELAY: u8 = 1;
-/// SO_KEEPALIVE is set.
+/// The bit for a socket with SO_KEEPALIVE.
 pub const KEEPALIVE: u8 = 2;
 
 /// The body of an OPEN frame.
@@ -56,7 +56,7 @@ impl Open {
     /// Reads the body of an OPEN frame. Options of a later version are ignored.
     ///
     /// # Errors
-    /// [`Violation::Open`].
+    /// [`Violation::Open`] when a field is out of range.
     pub fn parse(body: &[u8]) -> Result<Self, Violation> {
         let [family, options] = field(body, 0);
         let port = |at| u16::from_le_bytes(field(body, at));

@@ -44,9 +44,9 @@ pub struct Arrival {
 /// When the peer must be told what has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tell {
-    /// It knows enough.
+    /// The peer knows enough.
     Nothing,
-    /// Within [`ACK_DELAY`](crate::limits::ACK_DELAY).
+    /// At the latest after [`ACK_DELAY`](crate::limits::ACK_DELAY).
     Soon,
     /// With the next frames.
     Now,

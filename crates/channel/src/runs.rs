@@ -134,7 +134,7 @@ impl Runs {
         self.clear();
     }
 
-    /// Forgets all runs.
+    /// Forgets all runs and keeps their memory.
     pub fn clear(&mut self) {
         self.list.clear();
         self.partial = 0;

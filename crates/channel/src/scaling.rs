@@ -33,7 +33,7 @@ pub struct Load {
 /// What the load says about the number of channels, with the reason for reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
-    /// Keep the number.
+    /// Keep the number of channels.
     Stay,
     /// One channel more: the core has been full for long enough.
     More,

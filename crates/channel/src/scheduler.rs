@@ -60,7 +60,7 @@ impl Policy {
     }
 }
 
-/// See [`Policy::Sticky`].
+/// The policy [`Policy::Sticky`], without state.
 #[derive(Debug)]
 struct Sticky;
 
@@ -99,7 +99,7 @@ impl Row {
     }
 }
 
-/// See [`Policy::Shortest`].
+/// The policy [`Policy::Shortest`] with its row.
 #[derive(Debug, Default)]
 struct Shortest {
     row: Row,
@@ -121,7 +121,7 @@ impl Scheduler for Shortest {
     }
 }
 
-/// See [`Policy::RoundRobin`].
+/// The policy [`Policy::RoundRobin`] with its row.
 #[derive(Debug, Default)]
 struct RoundRobin {
     row: Row,

@@ -70,7 +70,7 @@ impl Sending {
     /// frames of several channels come in any order. Tells `freed` how many bytes less each channel has under way.
     ///
     /// # Errors
-    /// [`Violation::AckedUnsent`] and [`Violation::Window`].
+    /// [`Violation::AckedUnsent`], and [`Violation::Window`] for more than any window.
     pub fn confirm(
         &mut self,
         socket: u32,
@@ -99,7 +99,7 @@ impl Sending {
     /// Takes in the peer's credit. True: more may be sent than before.
     ///
     /// # Errors
-    /// [`Violation::Window`].
+    /// [`Violation::Window`] for more than any window.
     pub fn widen(&mut self, edge: u64) -> Result<bool, Violation> {
         if edge > self.placed.saturating_add(crate::limits::WINDOW_MAX) {
             return Err(Violation::Window(edge));

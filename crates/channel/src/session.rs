@@ -14,6 +14,7 @@
 //! Frames about sockets that are not DATA go over one channel, the *first* that is not closing. So the peer finds the identifiers of OPEN
 //! frames in order, also after that channel has died: those without an answer go again, in order, over the next one.
 
+mod event;
 mod input;
 mod output;
 mod times;
@@ -31,74 +32,15 @@ use crate::open::Open;
 use crate::receiving::Tell;
 use crate::runs::Number;
 use crate::scheduler::{ChannelState, Policy, Scheduler};
-use crate::sockets::{End, Socket, Sockets, Stage, news, owed};
+use crate::sockets::{End, Sockets, Stage, news, owed};
 use crate::transport::ChannelId;
-use crate::violation::{Refusal, Violation};
+
+pub use event::{Ended, Event, News, OpenError};
 
 /// The errno of a socket that the other side, or the loss of the session, has reset.
 pub const ECONNRESET: u32 = 104;
 /// The errno of a socket that the other side does not accept.
 pub const ECONNREFUSED: u32 = 111;
-
-/// Why a session is over.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ended {
-    /// The peer broke the rules.
-    Violation(Violation),
-    /// The peer refused the session.
-    Refused(Refusal),
-    /// No channel could be made for [`RECONNECT_TIME`].
-    Unreachable,
-    /// The peer's service has started anew.
-    Restarted,
-    /// All sockets were closed, and one side wanted to end the session.
-    Drained,
-    /// The caller ended it.
-    Aborted,
-}
-
-/// Why a virtual socket cannot be opened.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum OpenError {
-    /// The session is over, or one side lets it end: use another session.
-    Ending,
-    /// One side has as many virtual sockets as it may have.
-    Full,
-    /// The identifiers of the session are used up: use another session.
-    Exhausted,
-}
-
-/// News of a virtual socket.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Event {
-    /// The identifier in the session.
-    pub socket: u32,
-    /// The caller's name of the socket; 0 before [`Session::accept`].
-    pub tag: u64,
-    /// What has happened.
-    pub news: News,
-}
-
-/// What has happened to a virtual socket. Positions count bytes from the beginning of the stream; one event may stand for several.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum News {
-    /// The peer opens a socket: [`accept`](Session::accept) or [`refuse`](Session::refuse) it.
-    Incoming(Open),
-    /// The peer has accepted the socket.
-    Opened,
-    /// All bytes before this position may be read.
-    Readable(u64),
-    /// The peer's socket has all bytes before this position: their memory is free.
-    Acked(u64),
-    /// The peer's stream ends at this position, and all of it may be read.
-    Finished(u64),
-    /// The peer has not accepted the socket, for this errno. The socket is gone.
-    Refused(u32),
-    /// The socket is gone, for this errno.
-    Reset(u32),
-    /// Both directions are over and confirmed. The socket is gone.
-    Closed,
-}
 
 /// What a session has done, for reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -109,7 +51,7 @@ pub struct Counters {
     pub bytes_again: u64,
     /// Bytes of streams that had come before.
     pub bytes_twice: u64,
-    /// Channels that died.
+    /// Channels that died before their end was agreed.
     pub channels_lost: u64,
     /// Virtual sockets that either side has opened.
     pub opened: u64,
@@ -148,7 +90,7 @@ pub struct Settings {
     pub policy: Policy,
 }
 
-/// See the module.
+/// One session at one side.
 #[derive(Debug)]
 pub struct Session {
     settings: Settings,
@@ -232,7 +174,7 @@ impl Session {
     /// Opens a virtual socket. The peer may send `window` bytes at first; `tag` names the socket in events and for [`Streams`](crate::Streams).
     ///
     /// # Errors
-    /// [`OpenError`].
+    /// [`OpenError`] says what to do instead.
     pub fn open(&mut self, tag: u64, open: Open, window: u64) -> Result<u32, OpenError> {
         if self.ended.is_some() || self.draining.is_ours || self.draining.is_peers {
             return Err(OpenError::Ending);
@@ -411,35 +353,13 @@ impl Session {
             let (stage, id) = (socket.stage, socket.id);
             match stage {
                 Stage::Live if socket.sending.is_finished && !socket.sending.is_over() => {
-                    self.owe(place, owed::FIN)
+                    self.owe(place, owed::FIN);
                 }
                 // Of an OPEN without an answer only the OPEN goes again.
                 Stage::Resetting(_) if self.opens.binary_search(&id).is_err() => self.owe(place, owed::RESET),
                 _ => {}
             }
         }
-    }
-
-    /// The next event of a virtual socket.
-    pub fn poll_event(&mut self, now: Instant) -> Option<Event> {
-        while let Some(place) = self.news.front().copied() {
-            let socket = self.sockets.at(place);
-            let (id, tag) = (socket.id, socket.tag);
-            if let Some(news) = take_news(socket) {
-                return Some(Event { socket: id, tag, news });
-            }
-            self.news.pop_front();
-            socket.queued.news = false;
-            let news = match socket.end {
-                None => continue,
-                Some(End::Refused(errno)) => News::Refused(errno),
-                Some(End::Reset(errno)) => News::Reset(errno),
-                Some(End::Closed) => News::Closed,
-            };
-            self.remove(now, place);
-            return Some(Event { socket: id, tag, news });
-        }
-        None
     }
 
     /// The next channel that the transport must destroy.
@@ -607,20 +527,6 @@ impl Session {
         if socket.stage == Stage::Live && socket.is_over() {
             self.over(place, End::Closed);
         }
-    }
-}
-
-/// The next of a socket's news, in the order of a socket's life.
-fn take_news(socket: &mut Socket) -> Option<News> {
-    let bit = socket.news & socket.news.wrapping_neg();
-    socket.news &= !bit;
-    match bit {
-        news::INCOMING => Some(News::Incoming(socket.open)),
-        news::OPENED => Some(News::Opened),
-        news::READABLE => Some(News::Readable(socket.receiving.next)),
-        news::ACKED => Some(News::Acked(socket.sending.acked)),
-        news::FINISHED => Some(News::Finished(socket.receiving.next)),
-        _ => None,
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) enum Stage {
     Arrived,
     /// The caller has refused the peer's OPEN with this errno.
     Refusing(u32),
-    /// Bytes flow.
+    /// Open at both sides: bytes flow.
     Live,
     /// The caller has reset the socket with this errno; the peer has not confirmed.
     Resetting(u32),
@@ -56,7 +56,7 @@ pub(crate) mod news {
     pub const FINISHED: u8 = 16;
 }
 
-/// One virtual socket.
+/// The state of one virtual socket.
 #[derive(Clone, Debug)]
 pub(crate) struct Socket {
     pub id: u32,
@@ -66,9 +66,9 @@ pub(crate) struct Socket {
     pub open: Open,
     pub sending: Sending,
     pub receiving: Receiving,
-    /// Bits of [`owed`].
+    /// Frames that are owed: bits of [`owed`].
     pub owed: u8,
-    /// Bits of [`news`].
+    /// What is to be told: bits of [`news`].
     pub news: u8,
     pub end: Option<End>,
     /// True: the caller knows that the peer's stream is over.

@@ -35,7 +35,7 @@ pub enum Violation {
     },
     /// Bytes beyond the credit of their virtual socket.
     BeyondCredit {
-        /// The virtual socket.
+        /// The identifier of the virtual socket.
         socket: u32,
         /// One after the last byte of the frame.
         end: u64,
@@ -46,7 +46,7 @@ pub enum Violation {
     BeyondFin(u32),
     /// A CREDIT that confirms bytes never sent.
     AckedUnsent {
-        /// The virtual socket.
+        /// The identifier of the virtual socket.
         socket: u32,
         /// The position that the peer claims to have received.
         acked: u64,

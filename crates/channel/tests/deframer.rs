@@ -23,7 +23,7 @@ fn find(pieces: &[&[u8]]) -> (Vec<Found>, Deframer) {
             match deframer.next(&mut input) {
                 Ok(Some(Item::Control { header, body })) => found.push(Found::Frame(header, body.to_vec())),
                 Ok(Some(Item::Data { header, before: 0, bytes })) => {
-                    found.push(Found::Frame(header, bytes.to_vec()))
+                    found.push(Found::Frame(header, bytes.to_vec()));
                 }
                 Ok(Some(Item::Data { header, before, bytes })) => match found.last_mut() {
                     Some(Found::Frame(first, body)) if *first == header => {

@@ -179,7 +179,7 @@ impl Hub {
         let Some(greeting) = self.greetings.remove(&channel) else { return };
         match greeting.session {
             Some(id) if greeting.is_join && why == Refusal::UnknownSession => {
-                self.end(now, id, Ended::Restarted)
+                self.end(now, id, Ended::Restarted);
             }
             Some(id) => self.end_opening(now, id, Ended::Refused(why)),
             None => {}

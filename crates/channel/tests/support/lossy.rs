@@ -120,8 +120,8 @@ impl Net {
         }
         let notice = [self.now.plus(self.delay()), self.now.plus(self.delay())];
         let wire = self.wires.get_mut(&id).expect("a wire");
-        for end in 0..2 {
-            wire.dead_at[end] = wire.dead_at[end].min(notice[end]);
+        for (dead_at, notice) in wire.dead_at.iter_mut().zip(notice) {
+            *dead_at = notice.min(*dead_at);
         }
     }
 
