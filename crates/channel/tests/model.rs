@@ -45,6 +45,7 @@ fn run(number: u64, trouble: Trouble) -> World {
     let mut world = World::new(number, weather, &config);
     let sockets = 1 + seed.below(8);
     let size = [500, 5_000, 40_000][seed.below(3) as usize];
+    let kills = [5_000, 30_000, 150_000][seed.below(3) as usize];
     let mut left = sockets;
     let steps = 60 + seed.below(120);
     let at = seed.below(steps);
@@ -53,7 +54,7 @@ fn run(number: u64, trouble: Trouble) -> World {
             left -= 1;
             world.open_random(size);
         }
-        if seed.chance(20_000) {
+        if seed.chance(kills) {
             world.net.borrow_mut().kill(seed.chance(300_000));
         }
         if seed.chance(40_000) {
