@@ -12,7 +12,7 @@ use crate::frame::Header;
 use crate::greeting::Greeting;
 use crate::hello::{Class, FEATURES, Hello, VERSION};
 use crate::lane::Lane;
-use crate::limits::{FRAME_MAX, GREETINGS_MAX, SESSIONS_MAX_DEFAULT, SOCKETS_MAX_DEFAULT};
+use crate::limits::{FRAME_MAX, GREETINGS_MAX, GREETINGS_OF_PEER, SESSIONS_MAX_DEFAULT, SOCKETS_MAX_DEFAULT};
 use crate::proof::Key;
 use crate::runs::Number;
 use crate::scheduler::Policy;
@@ -232,7 +232,10 @@ impl Hub {
 
     /// A service at `peer` has made a channel to this one. `is_allowed`: the configuration names the peer.
     pub fn accepted(&mut self, now: Instant, channel: ChannelId, peer: IpAddr, is_allowed: bool) {
-        if self.greetings.len() >= GREETINGS_MAX {
+        let of_peer = self.greetings.values().filter(|greeting| greeting.peer == peer).count();
+        // A stranger is told why, as long as that takes no place from the peers.
+        let most = if is_allowed { GREETINGS_MAX } else { GREETINGS_MAX / 2 };
+        if self.greetings.len() >= most || of_peer >= GREETINGS_OF_PEER {
             self.refusals.greetings += 1;
             self.doomed.push_back(channel);
             return;

@@ -33,8 +33,12 @@ pub const SOCKETS_MAX_DEFAULT: u32 = 65_536;
 pub const LATE_ANSWERS_SLACK: usize = 1_024;
 /// Sessions of one service unless configured otherwise.
 pub const SESSIONS_MAX_DEFAULT: usize = 1_024;
+/// Sessions that one peer may begin: two classes for each of 64 users. The others are for other peers.
+pub const SESSIONS_OF_PEER: usize = 128;
 /// Channels that have come in and not yet proved themselves, of one service.
 pub const GREETINGS_MAX: usize = 256;
+/// The same, of one peer: as many as a session has channels, for each of two classes.
+pub const GREETINGS_OF_PEER: usize = 2 * CHANNELS_MAX;
 /// Most bytes of credit that a socket may give at once: 1 GiB, four times the largest payload ring.
 pub const WINDOW_MAX: u64 = 1 << 30;
 
@@ -56,6 +60,7 @@ pub const ACK_DELAY: Duration = Duration::from_ms(10);
 pub const IDLE_TIME: Duration = Duration::from_secs(60);
 
 const _: () = assert!(FRAME_MAX < 1 << 24 && FRAME_MAX_LEAST <= FRAME_MAX);
+const _: () = assert!(GREETINGS_OF_PEER < GREETINGS_MAX && SESSIONS_OF_PEER < SESSIONS_MAX_DEFAULT);
 const _: () = assert!(ROOM_LEAST >= CONTROL_MAX + 16);
 const _: () = assert!(PING_AFTER.as_ns() * 3 <= DEAD_AFTER.as_ns());
 const _: () = assert!(ACK_DELAY.as_ns() < PING_AFTER.as_ns());

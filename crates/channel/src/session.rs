@@ -57,6 +57,25 @@ pub struct Counters {
     pub opened: u64,
 }
 
+/// The state of one virtual socket, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SocketState {
+    /// The identifier in the session.
+    pub socket: u32,
+    /// The caller's name of the socket.
+    pub tag: u64,
+    /// Written by the application and on no channel yet.
+    pub unplaced: u64,
+    /// On channels, and not confirmed by the peer's socket.
+    pub unconfirmed: u64,
+    /// What the peer lets this side send beyond that.
+    pub credit: u64,
+    /// Received in order, from the beginning of the stream.
+    pub received: u64,
+    /// What this side lets the peer send beyond that.
+    pub given: u64,
+}
+
 /// An answer about a socket that is gone; a later one in this list says more.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Late {
@@ -403,6 +422,19 @@ impl Session {
     /// The state of each channel, for reports and for tests.
     pub fn channels(&self) -> impl Iterator<Item = ChannelState> {
         self.channels.iter().map(Channel::state)
+    }
+
+    /// The state of each virtual socket, for reports.
+    pub fn socket_states(&self) -> impl Iterator<Item = SocketState> {
+        self.sockets.iter().map(|socket| SocketState {
+            socket: socket.id,
+            tag: socket.tag,
+            unplaced: socket.sending.head - socket.sending.placed,
+            unconfirmed: socket.sending.placed - socket.sending.acked,
+            credit: socket.sending.edge.saturating_sub(socket.sending.placed),
+            received: socket.receiving.next,
+            given: socket.receiving.edge - socket.receiving.next,
+        })
     }
 
     /// What the session has done.

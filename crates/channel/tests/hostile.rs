@@ -6,7 +6,9 @@ use base::{Duration, Instant, Seed};
 use channel::frame::{Goaway, Header, Kind};
 use channel::hello::{Class, Hello, Step};
 use channel::hub::Census;
-use channel::limits::{DEAD_AFTER, GREETING_TIME, GREETINGS_MAX, LATE_ANSWERS_SLACK};
+use channel::limits::{
+    DEAD_AFTER, GREETING_TIME, GREETINGS_MAX, GREETINGS_OF_PEER, LATE_ANSWERS_SLACK, SESSIONS_OF_PEER,
+};
 use channel::open::Open;
 use channel::proof::{Key, Purpose};
 use channel::session::{ECONNREFUSED, Ended};
@@ -361,10 +363,17 @@ fn two_services_with_one_address_do_not_end_each_others_sessions_for_ever() {
 fn channels_that_say_nothing_are_bounded_and_given_up() {
     let mut scene = Scene::new(None);
     let channel = scene.greet(None);
-    for _ in 0..2 * GREETINGS_MAX {
+    for _ in 0..2 * GREETINGS_OF_PEER {
         scene.channel();
     }
-    assert_eq!(scene.hub.census().greetings, GREETINGS_MAX);
+    assert_eq!(scene.hub.census().greetings, GREETINGS_OF_PEER, "one peer");
+    for (number, is_allowed) in [false, true].into_iter().flat_map(|is| [is; GREETINGS_MAX]).enumerate() {
+        let peer = IpAddr::from((number as u128).to_be_bytes());
+        scene.hub.accepted(scene.now, ChannelId(10_000 + number as u32), peer, is_allowed);
+        let greetings = scene.hub.census().greetings;
+        assert!(greetings <= if is_allowed { GREETINGS_MAX } else { GREETINGS_MAX / 2 });
+    }
+    assert_eq!(scene.hub.census().greetings, GREETINGS_MAX, "many peers");
     scene.now = scene.now.plus(GREETING_TIME);
     scene.hub.tick(scene.now);
     assert_eq!(scene.hub.census().greetings, 0);
@@ -373,6 +382,19 @@ fn channels_that_say_nothing_are_bounded_and_given_up() {
     scene.hub.tick(scene.now);
     let destroyed: Vec<_> = std::iter::from_fn(|| scene.hub.poll_destroy()).collect();
     assert!(destroyed.contains(&channel), "a silent peer's channel is given up, too");
+}
+
+#[test]
+fn one_peer_cannot_have_all_sessions() {
+    let mut scene = Scene::new(None);
+    for _ in 0..SESSIONS_OF_PEER {
+        scene.greet(None);
+    }
+    scene.session += 1;
+    let (channel, ask) = (scene.channel(), scene.hello());
+    scene.send(channel, &ask.encode(Step::Ask, &[0; 32]));
+    assert_eq!(scene.reply(channel), bare(Kind::Refused, 0, Refusal::Full as u64));
+    assert_eq!(scene.hub.census().sessions, SESSIONS_OF_PEER);
 }
 
 /// Frames that are nearly right, in any order and split anywhere, with a session of an honest peer beside.

@@ -9,7 +9,7 @@ use crate::deframer::{Deframer, Item};
 use crate::frame::Kind;
 use crate::greeting::Heard;
 use crate::hello::{Agreed, Hello};
-use crate::limits::{CHANNELS_MAX, CONTROL_MAX};
+use crate::limits::{CHANNELS_MAX, CONTROL_MAX, SESSIONS_OF_PEER};
 use crate::session::Ended;
 use crate::transport::ChannelId;
 use crate::violation::{Refusal, Violation};
@@ -52,8 +52,10 @@ impl Hub {
     fn judge(&self, channel: ChannelId, ask: &Hello) -> Result<(), Refusal> {
         ask.agree(&self.hello(ask.class))?;
         let Some(entry) = self.sessions.get(&ask.session) else {
-            let is_full = self.sessions.len() >= self.config.sessions_max;
             let peer = self.greetings.get(&channel).map(|greeting| greeting.peer);
+            let begun = |entry: &&super::Entry| entry.lane.is_none() && Some(entry.peer) == peer;
+            let of_peer = self.sessions.values().filter(begun).count();
+            let is_full = self.sessions.len() >= self.config.sessions_max || of_peer >= SESSIONS_OF_PEER;
             return match ask.is_join {
                 true => Err(Refusal::UnknownSession),
                 false if self.is_shut => Err(Refusal::ShuttingDown),

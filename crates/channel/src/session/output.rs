@@ -163,7 +163,7 @@ impl Session {
 
     /// Places chunks of sockets in turn, until the channel at `at` has enough for `room` bytes or no more can be placed.
     fn place_chunks(&mut self, at: usize, room: usize) {
-        if self.ready.is_empty() {
+        if self.ready.is_empty() || self.channels[at].is_closing() {
             return;
         }
         self.states.clear();
