@@ -100,7 +100,7 @@ impl Session {
             }
             Kind::Open => self.on_open(header, body),
             Kind::Opened => self.on_opened(header),
-            Kind::Refused => self.on_refused(header),
+            Kind::Refused => self.on_refused(now, header),
             Kind::Fin => self.on_fin(header),
             Kind::Reset => self.on_reset(now, header),
             Kind::Credit => self.on_credit(header, u64::from_le_bytes(field(body, 0))),
@@ -137,6 +137,14 @@ impl Session {
         if self.late.len() > most { Err(Violation::Flood) } else { Ok(()) }
     }
 
+    /// An OPEN of ours has its answer. False: it has had one before.
+    fn take_open(&mut self, id: u32) -> bool {
+        let Ok(at) = self.opens.binary_search(&id) else { return false };
+        self.opens.remove(at);
+        self.opens_sent -= usize::from(at < self.opens_sent);
+        true
+    }
+
     /// A frame of a live socket has come for one of ours that waits for OPENED: the peer has accepted it.
     fn confirm_open(&mut self, place: u32) {
         let socket = self.sockets.at(place);
@@ -145,9 +153,9 @@ impl Session {
             return;
         }
         let id = socket.id;
-        let Ok(at) = self.opens.binary_search(&id) else { return };
-        self.opens.remove(at);
-        self.opens_sent -= usize::from(at < self.opens_sent);
+        if !self.take_open(id) {
+            return;
+        }
         if is_reset {
             self.owe(place, owed::RESET);
             return;
@@ -206,38 +214,32 @@ impl Session {
         Ok(())
     }
 
-    fn on_refused(&mut self, header: &Header) -> Result<(), Violation> {
+    fn on_refused(&mut self, now: Instant, header: &Header) -> Result<(), Violation> {
         if !self.is_own(header.socket) {
             return Err(Violation::Unexpected(Kind::Refused));
         }
         let Named::Here(place) = self.named(header.socket)? else { return Ok(()) };
         // A socket that the peer has accepted is not refused: this answers an OPEN that went twice.
-        let Ok(at) = self.opens.binary_search(&header.socket) else { return Ok(()) };
-        self.opens.remove(at);
-        self.opens_sent -= usize::from(at < self.opens_sent);
+        if !self.take_open(header.socket) {
+            return Ok(());
+        }
         let errno = u32::try_from(header.argument).unwrap_or(super::ECONNREFUSED).max(1);
-        self.drop_socket(place, End::Refused(errno));
+        self.drop_socket(now, place, End::Refused(errno));
         Ok(())
     }
 
     /// The peer has ended the socket.
-    fn drop_socket(&mut self, place: u32, end: End) {
+    fn drop_socket(&mut self, now: Instant, place: u32, end: End) {
         let socket = self.sockets.at(place);
         let is_untold = socket.stage == Stage::Arrived && socket.news & news::INCOMING != 0;
         let is_reset = matches!(socket.stage, Stage::Resetting(_) | Stage::Refusing(_));
         if is_untold || is_reset {
             // The caller does not know the socket, or no more: poll_event finds a socket without news and without an end.
             socket.news = 0;
-            self.forget(place);
+            self.remove(now, place);
         } else {
             self.over(place, end);
         }
-    }
-
-    /// Removes a socket that the caller need not be told of.
-    fn forget(&mut self, place: u32) {
-        let since = self.idle_since;
-        self.remove(since, place);
     }
 
     fn on_fin(&mut self, header: &Header) -> Result<(), Violation> {
@@ -282,12 +284,9 @@ impl Session {
             }
             return Ok(());
         }
-        if let Ok(at) = self.opens.binary_search(&header.socket) {
-            self.opens.remove(at);
-            self.opens_sent -= usize::from(at < self.opens_sent);
-        }
+        self.take_open(header.socket);
         let errno = u32::try_from(header.argument).unwrap_or(super::ECONNRESET);
-        self.drop_socket(place, End::Reset(errno));
+        self.drop_socket(now, place, End::Reset(errno));
         self.answer_late(header.socket, Late::ResetConfirmed)
     }
 

@@ -60,7 +60,7 @@ impl Session {
         let mut room = Room { bytes: room, used: 0 };
         self.put_own(now, at, &mut room);
         if self.first == Some(number) {
-            self.put_session(&mut room);
+            self.put_session(now, &mut room);
         }
         self.place_chunks(at, room.left());
         self.put_data(at, &mut room, streams);
@@ -102,7 +102,7 @@ impl Session {
     }
 
     /// Frames of the first channel: answers, OPENs in order, and what sockets owe.
-    fn put_session(&mut self, room: &mut Room<'_>) {
+    fn put_session(&mut self, now: Instant, room: &mut Room<'_>) {
         while let Some((id, late)) = self.late.first_key_value() {
             let fits = match *late {
                 Late::Finished(end) => room.put_credit(*id, end.saturating_add(1), 0),
@@ -130,8 +130,7 @@ impl Session {
             self.control.pop_front();
             self.sockets.at(place).queued.control = false;
             if matches!(self.sockets.at(place).stage, Stage::Refusing(_)) {
-                let since = self.idle_since;
-                self.remove(since, place);
+                self.remove(now, place);
             } else {
                 self.close_if_over(place);
             }
