@@ -2,159 +2,21 @@
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on panics.
 
-use base::{Duration, Instant, Seed};
-use channel::frame::{Goaway, Header, Kind};
-use channel::hello::{Class, Hello, Step};
+mod support;
+
+use base::{Duration, Seed};
+use channel::frame::{Goaway, Kind};
+use channel::hello::{Hello, Step};
 use channel::hub::Census;
 use channel::limits::{
     DEAD_AFTER, GREETING_TIME, GREETINGS_MAX, GREETINGS_OF_PEER, LATE_ANSWERS_SLACK, SESSIONS_OF_PEER,
 };
-use channel::open::Open;
 use channel::proof::{Key, Purpose};
 use channel::session::{ECONNREFUSED, Ended};
 use channel::violation::{Refusal, Violation};
-use channel::{ChannelId, Config, Hub, News, Streams};
+use channel::{ChannelId, News};
 use std::net::IpAddr;
-
-const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
-const SOCKETS_MAX: u32 = 64;
-const WINDOW: u64 = 10_000;
-
-/// Takes every byte and remembers how far beyond the window one was put.
-#[derive(Default)]
-struct Sink {
-    end: u64,
-}
-
-impl Streams for Sink {
-    fn read(&mut self, _tag: u64, _position: u64, out: &mut [u8]) {
-        out.fill(0);
-    }
-    fn write(&mut self, _tag: u64, position: u64, bytes: &[u8]) {
-        self.end = self.end.max(position + bytes.len() as u64);
-    }
-}
-
-/// A hub with one hostile peer, which has a whole and honest handshake behind it if it wants one.
-struct Scene {
-    now: Instant,
-    hub: Hub,
-    sink: Sink,
-    channels: u32,
-    session: u128,
-    epoch: u64,
-    /// False: incoming sockets are left waiting.
-    accepts: bool,
-    events: Vec<News>,
-}
-
-impl Scene {
-    fn new(secret: Option<&[u8]>) -> Self {
-        let config = Config {
-            secret: secret.map(<[u8]>::to_vec),
-            sockets_max: SOCKETS_MAX,
-            ..Config::new([1; 32], 1)
-        };
-        Self {
-            now: Instant::ZERO,
-            hub: Hub::new(config),
-            sink: Sink::default(),
-            channels: 0,
-            session: 0,
-            epoch: 1,
-            accepts: true,
-            events: Vec::new(),
-        }
-    }
-
-    fn channel(&mut self) -> ChannelId {
-        self.channels += 1;
-        self.hub.accepted(self.now, ChannelId(self.channels), PEER, true);
-        ChannelId(self.channels)
-    }
-
-    fn send(&mut self, channel: ChannelId, bytes: &[u8]) {
-        self.hub.received(self.now, channel, bytes, &mut self.sink);
-        while let Some((id, event)) = self.hub.poll_event(self.now) {
-            self.events.push(event.news);
-            if let News::Incoming(_) = event.news
-                && self.accepts
-            {
-                assert!(self.hub.session(id).unwrap().accept(event.socket, 1, WINDOW));
-            }
-        }
-        for (_, session) in self.hub.sessions() {
-            session.check().unwrap();
-        }
-    }
-
-    /// All that the hub sends now.
-    fn reply(&mut self, channel: ChannelId) -> Vec<u8> {
-        let mut all = Vec::new();
-        loop {
-            let mut room = [0; 4_096];
-            let n = self.hub.transmit(self.now, channel, &mut room, &mut self.sink);
-            all.extend_from_slice(&room[..n]);
-            if n == 0 {
-                return all;
-            }
-        }
-    }
-
-    fn hello(&self) -> Hello {
-        Hello {
-            least: 1,
-            most: 1,
-            class: Class::Throughput,
-            is_join: false,
-            features: 0,
-            largest_frame: 61_440,
-            sockets_max: 1_000,
-            epoch: self.epoch,
-            session: self.session,
-            nonce: [7; 16],
-        }
-    }
-
-    /// The handshake of a new session; the channel afterwards.
-    fn greet(&mut self, secret: Option<&[u8]>) -> ChannelId {
-        self.session += 1;
-        let channel = self.channel();
-        let (ask, key) = (self.hello(), Key::of_secret(secret).of_session(self.session));
-        self.send(channel, &ask.encode(Step::Ask, &[0; 32]));
-        let answer = self.reply(channel);
-        let answer = Hello::parse(&answer[16..]).unwrap();
-        let proof = key.prove(Purpose::Confirm, &ask, &answer);
-        self.send(channel, &ask.encode(Step::Confirm, &proof));
-        channel
-    }
-
-    /// A session, and a socket with identifier 1 that is open.
-    fn with_socket() -> (Self, ChannelId) {
-        let mut scene = Self::new(None);
-        let channel = scene.greet(None);
-        scene.send(channel, &open(1));
-        assert_eq!(scene.hub.census().sockets, 1);
-        scene.reply(channel);
-        (scene, channel)
-    }
-
-    fn why(&mut self) -> Option<Ended> {
-        self.hub.poll_over().map(|over| over.why)
-    }
-}
-
-fn open(socket: u32) -> Vec<u8> {
-    Open { from_port: 7, to: ([10, 0, 0, 1], 80).into(), options: 0 }.encode(socket, WINDOW).to_vec()
-}
-
-fn frame(kind: Kind, socket: u32, argument: u64, body: &[u8]) -> Vec<u8> {
-    [&Header { length: body.len() as u32, kind, socket, argument }.encode()[..], body].concat()
-}
-
-fn bare(kind: Kind, socket: u32, argument: u64) -> Vec<u8> {
-    frame(kind, socket, argument, &[])
-}
+use support::scene::{SOCKETS_MAX, Scene, WINDOW, bare, frame, open};
 
 #[test]
 fn each_breach_ends_the_session_with_its_reason() {

@@ -4,4 +4,5 @@
 
 pub mod apps;
 pub mod lossy;
+pub mod scene;
 pub mod world;
