@@ -72,75 +72,60 @@ fn of_peer(stage: &str) -> (Scene, ChannelId) {
     (scene, channel)
 }
 
+fn fine(news: &[News], answer: &[(Kind, u64)]) -> Effect {
+    Fine(news.to_vec(), answer.to_vec())
+}
+
+/// For each stage the effects of OPEN once more, DATA, FIN, CREDIT, RESET, and the confirmation of a RESET.
+fn effects_on_peers(stage: &str) -> [Effect; 6] {
+    let unexpected = |kind| Breach(Violation::Unexpected(kind));
+    let (reset, refused) = ([(Kind::Reset, 0)], [(Kind::Refused, 13)]);
+    let nothing = || fine(&[], &[]);
+    match stage {
+        "arrived" => [
+            nothing(),
+            unexpected(Kind::Data),
+            unexpected(Kind::Fin),
+            unexpected(Kind::Credit),
+            fine(&[News::Reset(104)], &reset),
+            nothing(),
+        ],
+        "refusing" => [
+            fine(&[], &refused),
+            unexpected(Kind::Data),
+            unexpected(Kind::Fin),
+            unexpected(Kind::Credit),
+            fine(&[], &reset),
+            fine(&[], &refused),
+        ],
+        "live" => [
+            fine(&[], &[(Kind::Opened, WINDOW)]),
+            fine(&[News::Readable(3_000)], &[(Kind::Credit, 3_000)]),
+            fine(&[News::Finished(0)], &[(Kind::Credit, 1)]),
+            nothing(),
+            fine(&[News::Reset(104)], &reset),
+            nothing(),
+        ],
+        "resetting" => [nothing(), nothing(), nothing(), nothing(), fine(&[], &reset), nothing()],
+        _ => [
+            fine(&[], &[(Kind::Refused, 111)]),
+            nothing(),
+            fine(&[], &[(Kind::Credit, 1)]),
+            nothing(),
+            fine(&[], &reset),
+            nothing(),
+        ],
+    }
+}
+
 #[test]
 fn sockets_of_the_peer() {
-    let unexpected = |kind| Breach(Violation::Unexpected(kind));
-    let fine = |news: &[News], answer: &[(Kind, u64)]| Fine(news.to_vec(), answer.to_vec());
     let data = frame(Kind::Data, 1, 0, &[0; 3_000]);
     let credit = frame(Kind::Credit, 1, 0, &20_000u64.to_le_bytes());
     let frames =
         [open(1), data, bare(Kind::Fin, 1, 0), credit, bare(Kind::Reset, 1, 104), bare(Kind::Reset, 1, 0)];
-    let reset = [(Kind::Reset, 0)];
-    let refused = [(Kind::Refused, 13)];
-    let table = [
-        (
-            "arrived",
-            [
-                fine(&[], &[]),
-                unexpected(Kind::Data),
-                unexpected(Kind::Fin),
-                unexpected(Kind::Credit),
-                fine(&[News::Reset(104)], &reset),
-                fine(&[], &[]),
-            ],
-        ),
-        (
-            "refusing",
-            [
-                fine(&[], &refused),
-                unexpected(Kind::Data),
-                unexpected(Kind::Fin),
-                unexpected(Kind::Credit),
-                fine(&[], &reset),
-                fine(&[], &refused),
-            ],
-        ),
-        (
-            "live",
-            [
-                fine(&[], &[(Kind::Opened, WINDOW)]),
-                fine(&[News::Readable(3_000)], &[(Kind::Credit, 3_000)]),
-                fine(&[News::Finished(0)], &[(Kind::Credit, 1)]),
-                fine(&[], &[]),
-                fine(&[News::Reset(104)], &reset),
-                fine(&[], &[]),
-            ],
-        ),
-        (
-            "resetting",
-            [
-                fine(&[], &[]),
-                fine(&[], &[]),
-                fine(&[], &[]),
-                fine(&[], &[]),
-                fine(&[], &reset),
-                fine(&[], &[]),
-            ],
-        ),
-        (
-            "past",
-            [
-                fine(&[], &[(Kind::Refused, 111)]),
-                fine(&[], &[]),
-                fine(&[], &[(Kind::Credit, 1)]),
-                fine(&[], &[]),
-                fine(&[], &reset),
-                fine(&[], &[]),
-            ],
-        ),
-    ];
-    for (stage, row) in table {
-        for (bytes, expected) in frames.iter().zip(row) {
+    for stage in ["arrived", "refusing", "live", "resetting", "past"] {
+        for (bytes, expected) in frames.iter().zip(effects_on_peers(stage)) {
             let (mut scene, channel) = of_peer(stage);
             let kind = Kind::parse(bytes[3]).unwrap();
             assert_eq!(hear(&mut scene, channel, bytes), expected, "{kind:?} while {stage}");

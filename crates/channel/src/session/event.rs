@@ -14,7 +14,7 @@ pub enum Ended {
     Violation(Violation),
     /// The peer refused the session.
     Refused(Refusal),
-    /// No channel could be made for [`RECONNECT_TIME`].
+    /// No channel could be made for [`RECONNECT_TIME`](crate::limits::RECONNECT_TIME).
     Unreachable,
     /// The peer's service has started anew.
     Restarted,
