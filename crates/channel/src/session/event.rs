@@ -16,7 +16,7 @@ pub enum Ended {
     Refused(Refusal),
     /// No channel could be made for [`RECONNECT_TIME`](crate::limits::RECONNECT_TIME).
     Unreachable,
-    /// The peer's service has started anew.
+    /// The peer does not know the session any more: its service has started anew, or has ended the session for a reason of its own.
     Restarted,
     /// All sockets were closed, and one side wanted to end the session.
     Drained,

@@ -234,11 +234,6 @@ impl Session {
             self.counters.bytes_sent += fits as u64;
         }
     }
-
-    /// True when a socket owes frames, or chunks wait: a session that drains must not end yet.
-    pub(super) fn owes_something(&self) -> bool {
-        !self.late.is_empty() || !self.control.is_empty() || !self.opens.is_empty()
-    }
 }
 
 /// Puts what a socket owes. False: it does not fit, and the rest is still owed.

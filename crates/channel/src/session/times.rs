@@ -5,7 +5,7 @@ use base::Instant;
 use super::{Ended, Session};
 use crate::limits::{CHANNELS_MAX, IDLE_TIME, RECONNECT_TIME, RETRY_MAX};
 use crate::runs::Number;
-use crate::sockets::owed;
+use crate::sockets::{Stage, owed};
 
 impl Session {
     /// Does what is due. The caller calls it at [`next_deadline`](Self::next_deadline) or later.
@@ -18,10 +18,8 @@ impl Session {
             while let Some(place) = self.acks.pop() {
                 let socket = self.sockets.at(place);
                 socket.queued.acks = false;
-                if socket.id != 0
-                    && socket.stage == crate::sockets::Stage::Live
-                    && !socket.receiving.is_confirmed()
-                {
+                let is_live = socket.id != 0 && socket.stage == Stage::Live;
+                if is_live && !socket.receiving.is_confirmed() {
                     self.owe(place, owed::CREDIT);
                 }
             }
@@ -37,11 +35,10 @@ impl Session {
     }
 
     fn tick_end(&mut self, now: Instant) {
-        let is_empty = self.sockets.len() == 0 && !self.owes_something();
         if self.alone_until <= now {
             return self.end(now, Ended::Unreachable);
         }
-        if !is_empty {
+        if !self.is_empty() {
             return;
         }
         let idle = now.since(self.idle_since);
@@ -54,6 +51,11 @@ impl Session {
         }
     }
 
+    /// True when there is no socket, and no answer about one that waits to be sent.
+    fn is_empty(&self) -> bool {
+        self.sockets.len() == 0 && self.late.is_empty() && self.control.is_empty()
+    }
+
     /// When [`tick`](Self::tick) has something to do at the latest.
     #[must_use]
     pub fn next_deadline(&self) -> Instant {
@@ -62,9 +64,9 @@ impl Session {
         }
         let channels = self.channels.iter().map(|channel| channel.deadline()).min().unwrap_or(Instant::NEVER);
         let retry = if self.wants_channel() { self.retry_at } else { Instant::NEVER };
-        let idle = match self.sockets.len() {
-            0 if self.draining.is_ours => self.idle_since.plus(RECONNECT_TIME),
-            0 if self.settings.is_opener => self.idle_since.plus(IDLE_TIME),
+        let idle = match self.is_empty() {
+            true if self.draining.is_ours => self.idle_since.plus(RECONNECT_TIME),
+            true if self.settings.is_opener => self.idle_since.plus(IDLE_TIME),
             _ => Instant::NEVER,
         };
         [channels, retry, idle, self.alone_until, self.ack_at].into_iter().min().unwrap_or(Instant::NEVER)
