@@ -145,6 +145,9 @@ pub struct Session {
     late: BTreeMap<u32, Late>,
     /// True: the peer must repeat what it has no answer to.
     owes_repeat: bool,
+    /// When to repeat what has no answer, because the peer has asked for it; and the earliest time to do so.
+    repeat_at: Instant,
+    repeat_from: Instant,
     scheduler: Box<dyn Scheduler>,
     states: Vec<ChannelState>,
     doomed: VecDeque<ChannelId>,
@@ -183,6 +186,8 @@ impl Session {
             ack_at: Instant::NEVER,
             late: BTreeMap::new(),
             owes_repeat: false,
+            repeat_at: Instant::NEVER,
+            repeat_from: now,
             scheduler: settings.policy.scheduler(),
             states: Vec::with_capacity(CHANNELS_MAX),
             doomed: VecDeque::new(),

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)] // A test that cannot go on panics.
 
 use base::{Duration, Instant};
+use channel::frame::{Goaway, Header, Kind};
 use channel::open::Open;
 use channel::{ChannelId, Class, Config, Event, Hub, Lane, News, SessionId, Sharing, Streams};
 use std::net::IpAddr;
@@ -155,4 +156,20 @@ fn an_open_with_a_lost_opened_is_repeated() {
     pair.hubs[0].session(pair.id).unwrap().written(socket, 40);
     (0..2).for_each(|_| pair.exchange(&[SECOND]));
     assert_eq!(pair.events[1].last(), Some(&News::Readable(40)));
+}
+
+#[test]
+fn a_peer_that_asks_again_and_again_is_heard_every_ten_milliseconds() {
+    let mut pair = Pair::new();
+    pair.open();
+    assert!(!pair.send(0, FIRST).is_empty(), "the OPEN, which host 1 never gets");
+    let again = Header::bare(Kind::Goaway, 0, Goaway::Repeat as u64).encode();
+    let mut opens = 0;
+    for _ in 0..100 {
+        pair.now = pair.now.plus(Duration::from_ms(1));
+        (0..10).for_each(|_| pair.receive(0, SECOND, &again));
+        pair.hubs[0].tick(pair.now);
+        opens += usize::from(!pair.send(0, FIRST).is_empty());
+    }
+    assert_eq!(opens, 10);
 }

@@ -83,7 +83,7 @@ impl Session {
                     Ok(())
                 }
                 Some(Goaway::Repeat) => {
-                    self.repeat();
+                    self.repeat_at = self.repeat_at.min(now.max(self.repeat_from));
                     Ok(())
                 }
                 Some(_) if self.draining.is_ours => {

@@ -3,7 +3,7 @@
 use base::Instant;
 
 use super::{Ended, Session};
-use crate::limits::{CHANNELS_MAX, IDLE_TIME, RECONNECT_TIME, RETRY_MAX};
+use crate::limits::{CHANNELS_MAX, IDLE_TIME, RECONNECT_TIME, REPEAT_PAUSE, RETRY_MAX};
 use crate::runs::Number;
 use crate::sockets::{Stage, owed};
 
@@ -23,6 +23,10 @@ impl Session {
                     self.owe(place, owed::CREDIT);
                 }
             }
+        }
+        if self.repeat_at <= now {
+            (self.repeat_at, self.repeat_from) = (Instant::NEVER, now.plus(REPEAT_PAUSE));
+            self.repeat();
         }
         while let Some(silent) = self.silent(now) {
             self.lose(now, silent);
@@ -69,7 +73,10 @@ impl Session {
             true if self.settings.is_opener => self.idle_since.plus(IDLE_TIME),
             _ => Instant::NEVER,
         };
-        [channels, retry, idle, self.alone_until, self.ack_at].into_iter().min().unwrap_or(Instant::NEVER)
+        [channels, retry, idle, self.alone_until, self.ack_at, self.repeat_at]
+            .into_iter()
+            .min()
+            .unwrap_or(Instant::NEVER)
     }
 
     fn wants_channel(&self) -> bool {
