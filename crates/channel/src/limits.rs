@@ -56,6 +56,8 @@ pub const RETRY_MIN: Duration = Duration::from_ms(50);
 pub const RETRY_MAX: Duration = Duration::from_secs(1);
 /// Longest time for which the receipt of bytes is not confirmed: they occupy the sender's ring so long, and no reader waits for it.
 pub const ACK_DELAY: Duration = Duration::from_ms(10);
+/// Channels that may join one session within a second: each that dies again costs a look at all sockets.
+pub const JOINS_A_SECOND: u32 = 4 * CHANNELS_MAX as u32;
 /// Least time between two looks at all sockets that the peer asks for: with 65,536 sockets a look takes about 0.3 ms, 3 % of this.
 pub const REPEAT_PAUSE: Duration = Duration::from_ms(10);
 /// Time without sockets after which the opener ends a session.

@@ -21,13 +21,13 @@ mod times;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use base::Instant;
+use base::{Duration, Instant};
 
 use crate::channel::{Channel, free};
 use crate::deframer::Deframer;
 use crate::frame::Goaway;
 use crate::hello::Agreed;
-use crate::limits::{CHANNELS_MAX, RECONNECT_TIME, RETRY_MIN, WINDOW_MAX};
+use crate::limits::{CHANNELS_MAX, JOINS_A_SECOND, RECONNECT_TIME, RETRY_MIN, WINDOW_MAX};
 use crate::open::Open;
 use crate::receiving::Tell;
 use crate::runs::Number;
@@ -120,11 +120,14 @@ pub struct Session {
     draining: Draining,
     channels: Vec<Channel>,
     next_number: u32,
+    /// Channels that have joined since the second that began then.
+    joined: u32,
+    joined_since: Instant,
     /// Number of channels that the session should have, and of those being made.
     wanted: usize,
     pending: usize,
     retry_at: Instant,
-    retry_pause: base::Duration,
+    retry_pause: Duration,
     /// While no channel can be used: when the session is given up.
     alone_until: Instant,
     /// Since when there has been no socket.
@@ -167,6 +170,8 @@ impl Session {
             draining: Draining::default(),
             channels: Vec::new(),
             next_number: 0,
+            joined: 0,
+            joined_since: now,
             wanted: 1,
             pending: 0,
             retry_at: now,
@@ -339,11 +344,22 @@ impl Session {
         self.pending = self.pending.saturating_sub(1);
         self.retry_pause = RETRY_MIN;
         self.agreed.get_or_insert(agreed);
+        if now.since(self.joined_since) >= Duration::from_secs(1) {
+            (self.joined, self.joined_since) = (0, now);
+        }
+        self.joined += 1;
         let number = Number(self.next_number);
         self.next_number += 1;
         self.channels.push(Channel::new(now, number, id, deframer));
         self.elect(now);
         number
+    }
+
+    /// True when the peer may add a channel.
+    #[must_use]
+    pub fn may_join(&self, now: Instant) -> bool {
+        let is_calm = self.joined < JOINS_A_SECOND || now.since(self.joined_since) >= Duration::from_secs(1);
+        self.channels.len() < CHANNELS_MAX && is_calm
     }
 
     /// A channel is gone. What it may have lost goes again.

@@ -9,7 +9,8 @@ use channel::frame::{Goaway, Kind};
 use channel::hello::{Hello, Step};
 use channel::hub::Census;
 use channel::limits::{
-    DEAD_AFTER, GREETING_TIME, GREETINGS_MAX, GREETINGS_OF_PEER, LATE_ANSWERS_SLACK, SESSIONS_OF_PEER,
+    DEAD_AFTER, GREETING_TIME, GREETINGS_MAX, GREETINGS_OF_PEER, JOINS_A_SECOND, LATE_ANSWERS_SLACK,
+    SESSIONS_OF_PEER,
 };
 use channel::proof::{Key, Purpose};
 use channel::session::{ECONNREFUSED, Ended};
@@ -244,6 +245,25 @@ fn channels_that_say_nothing_are_bounded_and_given_up() {
     scene.hub.tick(scene.now);
     let destroyed: Vec<_> = std::iter::from_fn(|| scene.hub.poll_destroy()).collect();
     assert!(destroyed.contains(&channel), "a silent peer's channel is given up, too");
+}
+
+#[test]
+fn channels_that_join_and_die_again_are_bounded_in_time() {
+    let mut scene = Scene::new(None);
+    for _ in 0..JOINS_A_SECOND {
+        scene.session = 0;
+        let channel = scene.greet(None);
+        assert_eq!(scene.hub.census().channels, 1);
+        scene.now = scene.now.plus(Duration::from_ms(1));
+        scene.hub.gone(scene.now, channel);
+    }
+    let (channel, ask) = (scene.channel(), scene.hello().encode(Step::Ask, &[0; 32]));
+    scene.send(channel, &ask);
+    assert_eq!(scene.reply(channel), bare(Kind::Refused, 0, Refusal::Full as u64));
+    scene.now = scene.now.plus(Duration::from_secs(1));
+    scene.session = 0;
+    scene.greet(None);
+    assert_eq!((scene.hub.census().channels, scene.hub.census().sessions), (1, 1), "and later again");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::deframer::{Deframer, Item};
 use crate::frame::Kind;
 use crate::greeting::Heard;
 use crate::hello::{Agreed, Hello};
-use crate::limits::{CHANNELS_MAX, CONTROL_MAX, SESSIONS_OF_PEER};
+use crate::limits::{CONTROL_MAX, SESSIONS_OF_PEER};
 use crate::session::Ended;
 use crate::transport::ChannelId;
 use crate::violation::{Refusal, Violation};
@@ -32,7 +32,7 @@ impl Hub {
 
     fn heard(&mut self, now: Instant, channel: ChannelId, heard: Heard) {
         match heard {
-            Heard::Ask(ask) => match self.judge(channel, &ask) {
+            Heard::Ask(ask) => match self.judge(now, channel, &ask) {
                 Ok(()) => self.answer(channel, ask),
                 Err(why) => self.refuse(channel, why),
             },
@@ -49,7 +49,7 @@ impl Hub {
     }
 
     /// Whether this HELLO may begin or join its session.
-    fn judge(&self, channel: ChannelId, ask: &Hello) -> Result<(), Refusal> {
+    fn judge(&self, now: Instant, channel: ChannelId, ask: &Hello) -> Result<(), Refusal> {
         ask.agree(&self.hello(ask.class))?;
         let Some(entry) = self.sessions.get(&ask.session) else {
             let peer = self.greetings.get(&channel).map(|greeting| greeting.peer);
@@ -69,7 +69,7 @@ impl Hub {
         if !(is_same && may_join) {
             return Err(Refusal::UnknownSession);
         }
-        if entry.session.channels().count() >= CHANNELS_MAX { Err(Refusal::Full) } else { Ok(()) }
+        if entry.session.may_join(now) { Ok(()) } else { Err(Refusal::Full) }
     }
 
     /// True when a session with that address belongs to a service that started later than `epoch`.
@@ -118,7 +118,7 @@ impl Hub {
     /// The acceptor's side: the peer has proved itself.
     fn confirmed(&mut self, now: Instant, channel: ChannelId, ask: &Hello, agreed: Agreed) {
         // Time has passed since the ask: all is judged anew.
-        if let Err(why) = self.judge(channel, ask) {
+        if let Err(why) = self.judge(now, channel, ask) {
             return self.refuse(channel, why);
         }
         let Some(greeting) = self.greetings.get(&channel) else { return };
