@@ -125,6 +125,15 @@ fn what_comes_late_for_a_closed_socket_is_answered_from_the_frame_alone() {
 }
 
 #[test]
+fn an_errno_with_which_no_connection_ends_is_econnreset() {
+    for (errno, told) in [(11, 104), (1 << 40, 104), (110, 110)] {
+        let (mut scene, channel) = Scene::with_socket();
+        scene.send(channel, &bare(Kind::Reset, 1, errno));
+        assert_eq!(scene.events.last(), Some(&News::Reset(told)));
+    }
+}
+
+#[test]
 fn a_wrong_secret_is_refused_at_either_side() {
     for (ours, theirs) in [(Some(&b"a"[..]), Some(&b"b"[..])), (Some(b"a"), None), (None, Some(b"a"))] {
         let mut scene = Scene::new(ours);

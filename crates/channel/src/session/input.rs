@@ -2,7 +2,7 @@
 
 use base::Instant;
 
-use super::{Ended, Late, Session, session_goaway};
+use super::{ECONNREFUSED, ECONNRESET, Ended, Late, Session, session_goaway};
 use crate::channel::free;
 use crate::deframer::Item;
 use crate::frame::{Goaway, Header, Kind, field};
@@ -20,6 +20,15 @@ enum Named {
     Here(u32),
     /// Opened once, and gone: an honest peer may not know that yet.
     Past,
+}
+
+/// What a connection may end with, by Linux's numbers: EACCES, ENETUNREACH, ECONNRESET, ETIMEDOUT, ECONNREFUSED, EHOSTUNREACH. A program
+/// must not get others from a hostile peer: EAGAIN, for one, would have it try for ever.
+const ERRNOS: [u32; 6] = [13, 101, 104, 110, 111, 113];
+
+/// The errno that a frame's argument names, or `otherwise`.
+fn errno_of(argument: u64, otherwise: u32) -> u32 {
+    ERRNOS.into_iter().find(|errno| u64::from(*errno) == argument).unwrap_or(otherwise)
 }
 
 impl Session {
@@ -170,6 +179,15 @@ impl Session {
         self.look(place);
     }
 
+    /// False: the socket is being reset, and the peer does not know that yet.
+    fn is_live(&mut self, place: u32, kind: Kind) -> Result<bool, Violation> {
+        match self.sockets.at(place).stage {
+            Stage::Live => Ok(true),
+            Stage::Resetting(_) => Ok(false),
+            _ => Err(Violation::Unexpected(kind)),
+        }
+    }
+
     fn on_open(&mut self, header: &Header, body: &[u8]) -> Result<(), Violation> {
         let open = Open::parse(body)?;
         let id = header.socket;
@@ -223,7 +241,7 @@ impl Session {
         if !self.take_open(header.socket) {
             return Ok(());
         }
-        let errno = u32::try_from(header.argument).unwrap_or(super::ECONNREFUSED).max(1);
+        let errno = errno_of(header.argument, ECONNREFUSED);
         self.drop_socket(now, place, End::Refused(errno));
         Ok(())
     }
@@ -248,14 +266,10 @@ impl Session {
             Named::Here(place) => place,
         };
         self.confirm_open(place);
-        let socket = self.sockets.at(place);
-        if socket.stage != Stage::Live {
-            return if matches!(socket.stage, Stage::Resetting(_)) {
-                Ok(())
-            } else {
-                Err(Violation::Unexpected(Kind::Fin))
-            };
+        if !self.is_live(place, Kind::Fin)? {
+            return Ok(());
         }
+        let socket = self.sockets.at(place);
         socket.receiving.finish(header.socket, header.argument)?;
         // It goes again if the confirmation was lost.
         self.owe(place, owed::CREDIT);
@@ -285,7 +299,7 @@ impl Session {
             return Ok(());
         }
         self.take_open(header.socket);
-        let errno = u32::try_from(header.argument).unwrap_or(super::ECONNRESET);
+        let errno = errno_of(header.argument, ECONNRESET);
         self.drop_socket(now, place, End::Reset(errno));
         self.answer_late(header.socket, Late::ResetConfirmed)
     }
@@ -293,14 +307,10 @@ impl Session {
     fn on_credit(&mut self, header: &Header, edge: u64) -> Result<(), Violation> {
         let Named::Here(place) = self.named(header.socket)? else { return Ok(()) };
         self.confirm_open(place);
-        let socket = self.sockets.at(place);
-        if socket.stage != Stage::Live {
-            return if matches!(socket.stage, Stage::Resetting(_)) {
-                Ok(())
-            } else {
-                Err(Violation::Unexpected(Kind::Credit))
-            };
+        if !self.is_live(place, Kind::Credit)? {
+            return Ok(());
         }
+        let socket = self.sockets.at(place);
         let channels = &mut self.channels;
         let freed = |on, bytes| free(channels, on, bytes);
         let progress = socket.sending.confirm(header.socket, header.argument, edge, freed)?;
@@ -324,12 +334,10 @@ impl Session {
     ) -> Result<(), Violation> {
         let Named::Here(place) = self.named(header.socket)? else { return Ok(()) };
         self.confirm_open(place);
-        let socket = self.sockets.at(place);
-        match socket.stage {
-            Stage::Live => {}
-            Stage::Resetting(_) => return Ok(()),
-            _ => return Err(Violation::Unexpected(Kind::Data)),
+        if !self.is_live(place, Kind::Data)? {
+            return Ok(());
         }
+        let socket = self.sockets.at(place);
         let arrival = socket.receiving.arrive(header, before, bytes.len())?;
         if arrival.skip < bytes.len() {
             let position = header.argument + u64::from(before) + arrival.skip as u64;
