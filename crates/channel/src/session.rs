@@ -100,7 +100,7 @@ struct Draining {
 
 /// What a session is made with.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// True: this side makes the session's channels.
     pub is_opener: bool,
     /// Most virtual sockets at this side.
@@ -160,7 +160,7 @@ pub struct Session {
 impl Session {
     /// A session without a channel. The opener makes one at once.
     #[must_use]
-    pub fn new(now: Instant, settings: Settings) -> Self {
+    pub(crate) fn new(now: Instant, settings: Settings) -> Self {
         let (own_next, peer_next) = if settings.is_opener { (1, 2) } else { (2, 1) };
         Self {
             settings,
@@ -340,7 +340,7 @@ impl Session {
     }
 
     /// Adds a channel whose handshake is done; `deframer` as the handshake left it.
-    pub fn join(&mut self, now: Instant, id: ChannelId, agreed: Agreed, deframer: Deframer) -> Number {
+    pub(crate) fn join(&mut self, now: Instant, id: ChannelId, agreed: Agreed, deframer: Deframer) -> Number {
         self.pending = self.pending.saturating_sub(1);
         self.retry_pause = RETRY_MIN;
         self.agreed.get_or_insert(agreed);
@@ -357,13 +357,13 @@ impl Session {
 
     /// True when the peer may add a channel.
     #[must_use]
-    pub fn may_join(&self, now: Instant) -> bool {
+    pub(crate) fn may_join(&self, now: Instant) -> bool {
         let is_calm = self.joined < JOINS_A_SECOND || now.since(self.joined_since) >= Duration::from_secs(1);
         self.channels.len() < CHANNELS_MAX && is_calm
     }
 
     /// A channel is gone. What it may have lost goes again.
-    pub fn lose(&mut self, now: Instant, number: Number) {
+    pub(crate) fn lose(&mut self, now: Instant, number: Number) {
         let Some(at) = self.position(number) else { return };
         let channel = self.channels.remove(at);
         self.doomed.push_back(channel.id);
@@ -403,7 +403,7 @@ impl Session {
     }
 
     /// The next channel that the transport must destroy.
-    pub fn poll_destroy(&mut self) -> Option<ChannelId> {
+    pub(crate) fn poll_destroy(&mut self) -> Option<ChannelId> {
         self.doomed.pop_front()
     }
 
@@ -415,7 +415,7 @@ impl Session {
 
     /// True when nothing of the session is left: it is over, and every event was taken.
     #[must_use]
-    pub fn is_gone(&self) -> bool {
+    pub(crate) fn is_gone(&self) -> bool {
         self.ended.is_some() && self.sockets.len() == 0 && self.doomed.is_empty()
     }
 

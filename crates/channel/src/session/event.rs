@@ -69,7 +69,7 @@ pub enum News {
 
 impl Session {
     /// The next event of a virtual socket.
-    pub fn poll_event(&mut self, now: Instant) -> Option<Event> {
+    pub(crate) fn poll_event(&mut self, now: Instant) -> Option<Event> {
         while let Some(place) = self.news.front().copied() {
             let socket = self.sockets.at(place);
             let (id, tag) = (socket.id, socket.tag);

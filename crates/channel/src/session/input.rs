@@ -33,7 +33,13 @@ fn errno_of(argument: u64, otherwise: u32) -> u32 {
 
 impl Session {
     /// Takes in the next bytes of a channel, which may end anywhere. A violation ends the session.
-    pub fn received(&mut self, now: Instant, number: Number, bytes: &[u8], streams: &mut impl Streams) {
+    pub(crate) fn received(
+        &mut self,
+        now: Instant,
+        number: Number,
+        bytes: &[u8],
+        streams: &mut impl Streams,
+    ) {
         let Some(at) = self.position(number) else { return };
         self.channels[at].heard(now, bytes.len());
         // The de-framer is taken out, because what it finds borrows it.

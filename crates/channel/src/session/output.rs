@@ -49,7 +49,7 @@ impl Room<'_> {
 
 impl Session {
     /// Fills `room` with frames for that channel, and returns how many bytes. The channel counts them as sent.
-    pub fn transmit(
+    pub(crate) fn transmit(
         &mut self,
         now: Instant,
         number: Number,
@@ -77,7 +77,7 @@ impl Session {
 
     /// True when [`transmit`](Self::transmit) would find something for that channel.
     #[must_use]
-    pub fn has_output(&self, number: Number) -> bool {
+    pub(crate) fn has_output(&self, number: Number) -> bool {
         let Some(at) = self.position(number) else { return false };
         let is_first = self.first == Some(number);
         let has_control = !self.control.is_empty()

@@ -9,7 +9,7 @@ use crate::sockets::{Stage, owed};
 
 impl Session {
     /// Does what is due. The caller calls it at [`next_deadline`](Self::next_deadline) or later.
-    pub fn tick(&mut self, now: Instant) {
+    pub(crate) fn tick(&mut self, now: Instant) {
         if self.ended.is_some() {
             return;
         }
@@ -62,7 +62,7 @@ impl Session {
 
     /// When [`tick`](Self::tick) has something to do at the latest.
     #[must_use]
-    pub fn next_deadline(&self) -> Instant {
+    pub(crate) fn next_deadline(&self) -> Instant {
         if self.ended.is_some() {
             return Instant::NEVER;
         }
@@ -87,7 +87,7 @@ impl Session {
     }
 
     /// True: the caller must make a channel to the peer now, and then call [`join`](Self::join) or [`not_made`](Self::not_made).
-    pub fn poll_create(&mut self, now: Instant) -> bool {
+    pub(crate) fn poll_create(&mut self, now: Instant) -> bool {
         let is_due = self.wants_channel() && self.retry_at <= now;
         self.pending += usize::from(is_due);
         is_due
@@ -99,7 +99,7 @@ impl Session {
     }
 
     /// A channel could not be made, or its handshake failed.
-    pub fn not_made(&mut self, now: Instant) {
+    pub(crate) fn not_made(&mut self, now: Instant) {
         self.pending = self.pending.saturating_sub(1);
         self.retry_at = now.plus(self.retry_pause);
         self.retry_pause = self.retry_pause.times(2).min(RETRY_MAX);
