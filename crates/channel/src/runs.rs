@@ -118,12 +118,6 @@ impl Runs {
         self.list.len()
     }
 
-    /// True when every byte placed is confirmed.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.list.is_empty()
-    }
-
     /// Tells `freed` how many bytes each channel has under way of a stream that is given up.
     pub fn give_up(&mut self, mut freed: impl FnMut(Number, u64)) {
         for run in &self.list {
@@ -173,7 +167,7 @@ mod tests {
         assert_eq!(place(&mut runs, &mut placed, 40, 100, B), Chunk { start: 30, end: 40, must: None });
         assert_eq!(runs.next(placed, 40, 100), None);
         runs.acknowledge(40, |on, _| assert_eq!(on, B));
-        assert!(runs.is_empty());
+        assert_eq!(runs.len(), 0);
     }
 
     /// Four channels that deliver at their own pace and die; bytes that are under way then may still arrive later.

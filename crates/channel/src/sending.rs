@@ -49,12 +49,6 @@ impl Sending {
         self.runs.next(self.placed, self.head.min(self.edge), most)
     }
 
-    /// True when bytes are written that the peer has not given credit for.
-    #[must_use]
-    pub fn waits_for_credit(&self) -> bool {
-        self.placed == self.edge && self.edge < self.head
-    }
-
     /// That channel carries the chunk now.
     pub fn place(&mut self, chunk: Chunk, on: Number) {
         self.runs.place(chunk, on);
@@ -150,7 +144,6 @@ mod tests {
     fn nothing_goes_beyond_the_credit() {
         let mut sending = sent();
         assert_eq!((sending.placed, sending.next(1_000)), (60, None));
-        assert!(sending.waits_for_credit());
         let progress = sending.confirm(1, 10, 70, |_, _| ());
         assert_eq!(progress, Ok(Progress { is_acked: true, is_widened: true }));
         assert_eq!(sending.next(1_000), Some(Chunk { start: 60, end: 70, must: None }));

@@ -110,15 +110,15 @@ fn many(trouble: Trouble, count: u64) {
 
 #[test]
 fn channels_die_and_no_socket_notices() {
-    many(Trouble::Channels, 2_000);
+    many(Trouble::Channels, 4_000);
 }
 
 #[test]
 fn a_restart_resets_what_was_open() {
-    many(Trouble::Restart, 500);
+    many(Trouble::Restart, 1_000);
 }
 
 #[test]
 fn a_partition_ends_sessions_and_leaves_nothing() {
-    many(Trouble::Partition, 300);
+    many(Trouble::Partition, 600);
 }
