@@ -1,0 +1,53 @@
+//! One round of a hub over a transport: what a core does for its channels in each turn of its loop. The hub decides, the transport moves
+//! bytes; this file only joins the calls.
+
+use base::Instant;
+
+use crate::hub::Hub;
+use crate::streams::Streams;
+use crate::transport::{ChannelId, Gone, Transport};
+
+/// Bytes taken from one channel before the next is served: about four frames.
+pub const TURN: usize = 256 << 10;
+
+/// Makes the channels that sessions need, takes in what has come over `channels`, sends what there is, and destroys what is over. Returns
+/// true when some channel may have more to do at once. Events remain to be polled.
+pub fn round<T: Transport>(
+    now: Instant,
+    hub: &mut Hub,
+    transport: &mut T,
+    metadata: &T::Metadata,
+    channels: &[ChannelId],
+    streams: &mut impl Streams,
+) -> bool {
+    hub.tick(now);
+    while let Some(wanted) = hub.poll_create() {
+        match transport.create(wanted.peer, metadata) {
+            Ok(channel) => hub.created(now, wanted.session, channel),
+            Err(Gone) => hub.not_created(now, wanted.session),
+        }
+    }
+    let mut has_more = false;
+    for channel in channels {
+        let came =
+            transport.dequeue(*channel, TURN, &mut |bytes| hub.received(now, *channel, bytes, streams));
+        has_more |= came == Ok(TURN);
+        if came == Err(Gone) {
+            hub.gone(now, *channel);
+        }
+    }
+    for channel in channels {
+        if !hub.has_output(*channel) {
+            continue;
+        }
+        let sent = transport.enqueue(*channel, &mut |room| hub.transmit(now, *channel, room, streams));
+        match sent {
+            Ok(bytes) => has_more |= bytes > 0 && hub.has_output(*channel),
+            Err(Gone) => hub.gone(now, *channel),
+        }
+    }
+    while let Some(channel) = hub.poll_destroy() {
+        transport.destroy(channel);
+    }
+    has_more
+}

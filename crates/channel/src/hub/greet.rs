@@ -1,0 +1,224 @@
+//! What a hub decides in handshakes: which channel may begin a session or join one, and which sessions a peer's restart ends.
+
+use core::net::IpAddr;
+
+use base::Instant;
+
+use super::{Frame, Hub, Place, Taken};
+use crate::deframer::{Deframer, Item};
+use crate::frame::Kind;
+use crate::greeting::Heard;
+use crate::hello::{Agreed, Hello};
+use crate::limits::{CONTROL_MAX, SESSIONS_OF_PEER};
+use crate::session::Ended;
+use crate::transport::ChannelId;
+use crate::violation::{Refusal, Violation};
+
+impl Hub {
+    /// Takes the frames of a handshake from the beginning of `input`; leaves what belongs to the session.
+    pub(super) fn greet(&mut self, now: Instant, channel: ChannelId, input: &mut &[u8]) {
+        while let Some(greeting) = self.greetings.get_mut(&channel) {
+            let frame = match next_frame(&mut greeting.deframer, input) {
+                Ok(Some(frame)) => frame,
+                Ok(None) => return,
+                Err(violation) => return self.reject(now, channel, violation),
+            };
+            match greeting.hear(&frame.header, frame.body()) {
+                Ok(heard) => self.heard(now, channel, heard),
+                Err(violation) => return self.reject(now, channel, violation),
+            }
+        }
+    }
+
+    fn heard(&mut self, now: Instant, channel: ChannelId, heard: Heard) {
+        match heard {
+            Heard::Ask(ask) => match self.judge(now, channel, &ask) {
+                Ok(()) => self.answer(channel, ask),
+                Err(why) => self.refuse(channel, why),
+            },
+            Heard::Answered(agreed) => self.answered(now, channel, &agreed),
+            Heard::Confirmed { ask, agreed } => self.confirmed(now, channel, &ask, agreed),
+            Heard::Refused(why) => self.refused(now, channel, why),
+            Heard::MustRefuse(why) => {
+                if let Some(id) = self.greetings.get(&channel).and_then(|greeting| greeting.session) {
+                    self.end_opening(now, id, Ended::Refused(why));
+                }
+                self.refuse(channel, why);
+            }
+        }
+    }
+
+    /// Whether this HELLO may begin or join its session.
+    fn judge(&self, now: Instant, channel: ChannelId, ask: &Hello) -> Result<(), Refusal> {
+        ask.agree(&self.hello(ask.class))?;
+        let Some(entry) = self.sessions.get(&ask.session) else {
+            let peer = self.greetings.get(&channel).map(|greeting| greeting.peer);
+            let begun = |entry: &&super::Entry| entry.lane.is_none() && Some(entry.peer) == peer;
+            let of_peer = self.sessions.values().filter(begun).count();
+            let is_full = self.sessions.len() >= self.config.sessions_max || of_peer >= SESSIONS_OF_PEER;
+            return match ask.is_join {
+                true => Err(Refusal::UnknownSession),
+                false if self.is_shut => Err(Refusal::ShuttingDown),
+                false if is_full => Err(Refusal::Full),
+                false if self.has_newer(peer, ask.epoch) => Err(Refusal::OldEpoch),
+                false => Ok(()),
+            };
+        };
+        let is_same = entry.session.agreed().is_some_and(|agreed| agreed.epoch == ask.epoch);
+        let may_join = entry.lane.is_none() && entry.session.ended().is_none() && entry.class == ask.class;
+        if !(is_same && may_join) {
+            return Err(Refusal::UnknownSession);
+        }
+        if entry.session.may_join(now) { Ok(()) } else { Err(Refusal::Full) }
+    }
+
+    /// True when a session with that address belongs to a service that started later than `epoch`.
+    fn has_newer(&self, peer: Option<IpAddr>, epoch: u64) -> bool {
+        let mut same = self.sessions.values().filter(|entry| Some(entry.peer) == peer);
+        same.any(|entry| {
+            let agreed = entry.session.agreed();
+            entry.session.ended().is_none() && agreed.is_some_and(|agreed| agreed.epoch > epoch)
+        })
+    }
+
+    fn answer(&mut self, channel: ChannelId, ask: Hello) {
+        let key = self.secret.of_session(ask.session);
+        let nonce = self.random()[0];
+        let answer = Hello { is_join: ask.is_join, session: ask.session, nonce, ..self.hello(ask.class) };
+        if let Some(greeting) = self.greetings.get_mut(&channel) {
+            greeting.answer(ask, answer, key);
+        }
+    }
+
+    /// This side refuses a channel.
+    fn refuse(&mut self, channel: ChannelId, why: Refusal) {
+        self.refusals.greetings += 1;
+        if let Some(greeting) = self.greetings.get_mut(&channel) {
+            greeting.session = None;
+            greeting.refuse(why);
+        }
+    }
+
+    /// The opener's side: the peer has proved itself.
+    fn answered(&mut self, now: Instant, channel: ChannelId, agreed: &Agreed) {
+        let Some(greeting) = self.greetings.get(&channel) else { return };
+        let (peer, session) = (greeting.peer, greeting.session.unwrap_or_default());
+        let known = self.sessions.get(&session).and_then(|entry| entry.session.agreed());
+        if known.is_some_and(|known| known.epoch != agreed.epoch) {
+            self.end(now, session, Ended::Restarted);
+            return self.refuse(channel, Refusal::UnknownSession);
+        }
+        if self.has_newer(Some(peer), agreed.epoch) {
+            self.end_opening(now, session, Ended::Refused(Refusal::OldEpoch));
+            return self.refuse(channel, Refusal::OldEpoch);
+        }
+        self.end_older(now, peer, agreed.epoch);
+    }
+
+    /// The acceptor's side: the peer has proved itself.
+    fn confirmed(&mut self, now: Instant, channel: ChannelId, ask: &Hello, agreed: Agreed) {
+        // Time has passed since the ask: all is judged anew.
+        if let Err(why) = self.judge(now, channel, ask) {
+            return self.refuse(channel, why);
+        }
+        let Some(greeting) = self.greetings.get(&channel) else { return };
+        let peer = greeting.peer;
+        if !self.sessions.contains_key(&ask.session) {
+            self.end_older(now, peer, agreed.epoch);
+            self.add(now, ask.session, peer, ask.class, None);
+        }
+        self.attach(now, channel, ask.session, agreed);
+    }
+
+    /// The opener's side: the confirmation is sent.
+    pub(super) fn joined(&mut self, now: Instant, channel: ChannelId, agreed: Agreed) {
+        if let Some(id) = self.greetings.get(&channel).and_then(|greeting| greeting.session) {
+            self.attach(now, channel, id, agreed);
+        }
+    }
+
+    fn attach(&mut self, now: Instant, channel: ChannelId, id: u128, agreed: Agreed) {
+        let Some(greeting) = self.greetings.remove(&channel) else { return };
+        match self.sessions.get_mut(&id).filter(|entry| entry.session.ended().is_none()) {
+            Some(entry) => {
+                let number = entry.session.join(now, channel, agreed, greeting.deframer);
+                self.places.insert(channel, Place { session: id, number });
+                self.touch(id);
+            }
+            None => self.doomed.push_back(channel),
+        }
+    }
+
+    /// Sessions with that peer from before its restart are over.
+    fn end_older(&mut self, now: Instant, peer: IpAddr, epoch: u64) {
+        let is_older = |entry: &super::Entry| {
+            entry.peer == peer && entry.session.agreed().is_some_and(|agreed| agreed.epoch < epoch)
+        };
+        let older = self.sessions.iter().filter(|(_, entry)| is_older(entry)).map(|(id, _)| *id);
+        older.collect::<Vec<_>>().into_iter().for_each(|id| self.end(now, id, Ended::Restarted));
+    }
+
+    fn end(&mut self, now: Instant, id: u128, why: Ended) {
+        if let Some(entry) = self.sessions.get_mut(&id) {
+            entry.session.end(now, why);
+        }
+        self.settle(id);
+    }
+
+    /// Ends a session that has no channel yet; of one that has had some, the attempt to get another has failed.
+    fn end_opening(&mut self, now: Instant, id: u128, why: Ended) {
+        let Some(entry) = self.sessions.get_mut(&id) else { return };
+        if entry.session.agreed().is_none() {
+            self.end(now, id, why);
+        } else {
+            entry.session.not_made(now);
+            self.settle(id);
+        }
+    }
+
+    /// The peer refuses a channel.
+    fn refused(&mut self, now: Instant, channel: ChannelId, why: Refusal) {
+        let Some(greeting) = self.greetings.remove(&channel) else { return };
+        match greeting.session {
+            Some(id) if greeting.is_join && why == Refusal::UnknownSession => {
+                self.end(now, id, Ended::Restarted);
+            }
+            Some(id) => self.end_opening(now, id, Ended::Refused(why)),
+            None => {}
+        }
+        self.refusals.greetings += 1;
+        self.doomed.push_back(channel);
+    }
+
+    /// The peer broke the rules in its handshake.
+    fn reject(&mut self, now: Instant, channel: ChannelId, violation: Violation) {
+        let Some(greeting) = self.greetings.remove(&channel) else { return };
+        if let Some(id) = greeting.session {
+            self.end_opening(now, id, Ended::Violation(violation));
+        }
+        self.refusals.greetings += 1;
+        self.doomed.push_back(channel);
+    }
+
+    /// The channel is gone, or its handshake took too long.
+    pub(super) fn give_up(&mut self, now: Instant, channel: ChannelId) {
+        let Some(greeting) = self.greetings.remove(&channel) else { return };
+        if let Some(id) = greeting.session {
+            self.not_created(now, super::SessionId(id));
+        }
+        self.doomed.push_back(channel);
+    }
+}
+
+/// The next whole frame of a handshake. DATA has no place there.
+fn next_frame(deframer: &mut Deframer, input: &mut &[u8]) -> Taken {
+    match deframer.next(input)? {
+        None => Ok(None),
+        Some(Item::Data { .. }) => Err(Violation::Unexpected(Kind::Data)),
+        Some(Item::Control { header, body }) => {
+            let mut copy = [0; CONTROL_MAX];
+            copy[..body.len()].copy_from_slice(body);
+            Ok(Some(Frame { header, body: copy }))
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! A hub and a peer that is played by hand: what it sends is bytes, and what it gets is bytes.
+
+use base::Instant;
+use channel::frame::{Header, Kind};
+use channel::hello::{Class, Hello, Step};
+use channel::open::Open;
+use channel::proof::{Key, Purpose};
+use channel::session::Ended;
+use channel::{ChannelId, Config, Hub, News, Streams};
+use std::net::IpAddr;
+
+pub const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+pub const SOCKETS_MAX: u32 = 64;
+pub const WINDOW: u64 = 10_000;
+
+/// Takes every byte and remembers how far beyond the window one was put.
+#[derive(Default)]
+pub struct Sink {
+    pub end: u64,
+}
+
+impl Streams for Sink {
+    fn read(&mut self, _tag: u64, _position: u64, out: &mut [u8]) {
+        out.fill(0);
+    }
+    fn write(&mut self, _tag: u64, position: u64, bytes: &[u8]) {
+        self.end = self.end.max(position + bytes.len() as u64);
+    }
+}
+
+/// A hub with one hostile peer, which has a whole and honest handshake behind it if it wants one.
+pub struct Scene {
+    pub now: Instant,
+    pub hub: Hub,
+    pub sink: Sink,
+    channels: u32,
+    pub session: u128,
+    pub epoch: u64,
+    /// False: incoming sockets are left waiting.
+    pub accepts: bool,
+    pub events: Vec<News>,
+}
+
+impl Scene {
+    pub fn new(secret: Option<&[u8]>) -> Self {
+        let config = Config {
+            secret: secret.map(<[u8]>::to_vec),
+            sockets_max: SOCKETS_MAX,
+            ..Config::new([1; 32], 1)
+        };
+        Self {
+            now: Instant::ZERO,
+            hub: Hub::new(config),
+            sink: Sink::default(),
+            channels: 0,
+            session: 0,
+            epoch: 1,
+            accepts: true,
+            events: Vec::new(),
+        }
+    }
+
+    pub fn channel(&mut self) -> ChannelId {
+        self.channels += 1;
+        self.hub.accepted(self.now, ChannelId(self.channels), PEER, true);
+        ChannelId(self.channels)
+    }
+
+    pub fn send(&mut self, channel: ChannelId, bytes: &[u8]) {
+        self.hub.received(self.now, channel, bytes, &mut self.sink);
+        while let Some((id, event)) = self.hub.poll_event(self.now) {
+            self.events.push(event.news);
+            if let News::Incoming(_) = event.news
+                && self.accepts
+            {
+                assert!(self.hub.session(id).unwrap().accept(event.socket, 1, WINDOW));
+            }
+        }
+        for (_, session) in self.hub.sessions() {
+            session.check().unwrap();
+        }
+    }
+
+    /// All that the hub sends now.
+    pub fn reply(&mut self, channel: ChannelId) -> Vec<u8> {
+        let mut all = Vec::new();
+        loop {
+            let mut room = [0; 4_096];
+            let n = self.hub.transmit(self.now, channel, &mut room, &mut self.sink);
+            all.extend_from_slice(&room[..n]);
+            if n == 0 {
+                return all;
+            }
+        }
+    }
+
+    pub fn hello(&self) -> Hello {
+        Hello {
+            least: 1,
+            most: 1,
+            class: Class::Throughput,
+            is_join: false,
+            features: 0,
+            largest_frame: 61_440,
+            sockets_max: 1_000,
+            epoch: self.epoch,
+            session: self.session,
+            nonce: [7; 16],
+        }
+    }
+
+    /// The handshake of a new session; the channel afterwards.
+    pub fn greet(&mut self, secret: Option<&[u8]>) -> ChannelId {
+        self.session += 1;
+        let channel = self.channel();
+        let (ask, key) = (self.hello(), Key::of_secret(secret).of_session(self.session));
+        self.send(channel, &ask.encode(Step::Ask, &[0; 32]));
+        let answer = self.reply(channel);
+        let answer = Hello::parse(&answer[16..]).unwrap();
+        let proof = key.prove(Purpose::Confirm, &ask, &answer);
+        self.send(channel, &ask.encode(Step::Confirm, &proof));
+        channel
+    }
+
+    /// A session of the peer, and a socket with identifier 1 that is open.
+    pub fn with_socket() -> (Self, ChannelId) {
+        let mut scene = Self::new(None);
+        let channel = scene.greet(None);
+        scene.send(channel, &open(1));
+        assert_eq!(scene.hub.census().sockets, 1);
+        scene.reply(channel);
+        (scene, channel)
+    }
+
+    pub fn why(&mut self) -> Option<Ended> {
+        self.hub.poll_over().map(|over| over.why)
+    }
+}
+
+pub fn open(socket: u32) -> Vec<u8> {
+    Open { from_port: 7, to: ([10, 0, 0, 1], 80).into(), options: 0 }.encode(socket, WINDOW).to_vec()
+}
+
+pub fn frame(kind: Kind, socket: u32, argument: u64, body: &[u8]) -> Vec<u8> {
+    [&Header { length: body.len() as u32, kind, socket, argument }.encode()[..], body].concat()
+}
+
+pub fn bare(kind: Kind, socket: u32, argument: u64) -> Vec<u8> {
+    frame(kind, socket, argument, &[])
+}

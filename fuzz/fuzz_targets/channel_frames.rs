@@ -1,0 +1,106 @@
+//! The bytes of a hostile service: the de-framer finds the same frames however they are split, and a hub with a session of that service keeps
+//! its bounds whatever they say.
+#![no_main]
+
+use base::{Duration, Instant};
+use channel::deframer::{Deframer, Item};
+use channel::hello::{Class, Hello, Step};
+use channel::proof::{Key, Purpose};
+use channel::{ChannelId, Config, Hub, News, Streams};
+use libfuzzer_sys::fuzz_target;
+use std::net::IpAddr;
+
+const WINDOW: u64 = 10_000;
+const SOCKETS: u32 = 16;
+
+/// A caller with no bytes of its own, that looks at where bytes are put.
+struct Caller;
+
+impl Streams for Caller {
+    fn read(&mut self, _tag: u64, _position: u64, out: &mut [u8]) {
+        out.fill(0);
+    }
+    fn write(&mut self, _tag: u64, position: u64, bytes: &[u8]) {
+        assert!(!bytes.is_empty() && position + bytes.len() as u64 <= WINDOW, "beyond the credit");
+    }
+}
+
+/// Number of frames and the sum of all bytes of bodies, up to the first violation.
+fn measure(pieces: &[&[u8]]) -> (usize, usize) {
+    let (mut deframer, mut frames, mut bodies) = (Deframer::default(), 0, 0);
+    for piece in pieces {
+        let mut input = *piece;
+        loop {
+            match deframer.next(&mut input) {
+                Ok(Some(Item::Control { body, .. })) => (frames, bodies) = (frames + 1, bodies + body.len()),
+                Ok(Some(Item::Data { before, bytes, .. })) => {
+                    frames += usize::from(before == 0);
+                    bodies += bytes.len();
+                }
+                Ok(None) => break,
+                Err(_) => return (frames, bodies),
+            }
+        }
+    }
+    (frames, bodies)
+}
+
+/// The handshake of an honest service.
+fn greet(hub: &mut Hub, caller: &mut Caller) {
+    let channel = ChannelId(1);
+    hub.accepted(Instant::ZERO, channel, IpAddr::from([10, 0, 0, 2]), true);
+    let ask = Hello {
+        least: 1,
+        most: 1,
+        class: Class::Throughput,
+        is_join: false,
+        features: 0,
+        largest_frame: 61_440,
+        sockets_max: SOCKETS,
+        epoch: 1,
+        session: 7,
+        nonce: [7; 16],
+    };
+    hub.received(Instant::ZERO, channel, &ask.encode(Step::Ask, &[0; 32]), caller);
+    let mut room = [0; 512];
+    let len = hub.transmit(Instant::ZERO, channel, &mut room, caller);
+    let answer = Hello::parse(&room[16..len]).expect("an answer");
+    let proof = Key::of_secret(None).of_session(7).prove(Purpose::Confirm, &ask, &answer);
+    hub.received(Instant::ZERO, channel, &ask.encode(Step::Confirm, &proof), caller);
+}
+
+fuzz_target!(|data: &[u8]| {
+    // The first byte says where the others are cut, and what the caller does between the pieces.
+    let Some((first, bytes)) = data.split_first() else { return };
+    let cut = usize::from(*first) * bytes.len() / 255;
+    let pieces = [&bytes[..cut], &bytes[cut..]];
+    assert_eq!(measure(&[bytes]), measure(&pieces));
+
+    let mut caller = Caller;
+    let mut hub = Hub::new(Config { sockets_max: SOCKETS, ..Config::new([1; 32], 1) });
+    if first & 1 == 1 {
+        greet(&mut hub, &mut caller);
+    } else {
+        hub.accepted(Instant::ZERO, ChannelId(1), IpAddr::from([10, 0, 0, 2]), true);
+    }
+    let mut now = Instant::ZERO;
+    for piece in pieces {
+        hub.received(now, ChannelId(1), piece, &mut caller);
+        while let Some((id, event)) = hub.poll_event(now) {
+            let Some(session) = hub.session(id) else { continue };
+            session.check().expect("invariants");
+            match event.news {
+                News::Incoming(_) if first & 2 == 0 => _ = session.accept(event.socket, 1, WINDOW),
+                News::Incoming(_) => _ = session.refuse(event.socket, 111),
+                News::Finished(_) => session.finish(event.socket),
+                _ => {}
+            }
+        }
+        let mut room = [0; 4_096];
+        while hub.transmit(now, ChannelId(1), &mut room, &mut caller) > 0 {}
+        now = now.plus(Duration::from_secs(6));
+        hub.tick(now);
+        let census = hub.census();
+        assert!(census.sockets <= SOCKETS as usize && census.sessions <= 1 && census.channels <= 1);
+    }
+});
