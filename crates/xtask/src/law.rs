@@ -28,6 +28,7 @@ const LAW: &[(&str, May)] = &[
     ("shm", May::Need(&["base"])),
     ("queue", May::Need(&["base", "shm"])),
     ("congestion", May::Need(&["base"])),
+    ("ccp-vm", May::Need(&[])),
     ("flow", May::Need(&["base", "wire", "shm", "queue", "congestion"])),
     ("fastpath", May::Need(&["base", "wire", "port", "shm", "queue", "flow"])),
     ("slowpath", May::Need(&["base", "wire", "shm", "queue", "flow", "congestion", "control"])),
