@@ -29,6 +29,7 @@ const LAW: &[(&str, May)] = &[
     ("queue", May::Need(&["base", "shm"])),
     ("congestion", May::Need(&["base"])),
     ("ccp-vm", May::Need(&[])),
+    ("ccp-wire", May::Need(&["ccp-vm"])),
     ("flow", May::Need(&["base", "wire", "shm", "queue", "congestion"])),
     ("fastpath", May::Need(&["base", "wire", "port", "shm", "queue", "flow"])),
     ("slowpath", May::Need(&["base", "wire", "shm", "queue", "flow", "congestion", "control"])),
