@@ -13,7 +13,7 @@
 //! Machine::take_report(program, out)    once there is room for a report     resets volatile registers
 //! ```
 //! # Use by a datapath
-//! The slow path verifies an INSTALL and shares the [`Program`] (3.2 KiB). Each flow with a program has one [`Machine`] (672 bytes) of a
+//! The slow path verifies an INSTALL and shares the [`Program`] (2.8 KB). Each flow with a program has one [`Machine`] (664 bytes) of a
 //! pool. The core merges the signals of a batch, calls [`Machine::run`], enforces the decision, and clears the signals. If
 //! [`Machine::is_report_due`], it takes the report as soon as it can be handed on; until then the registers go on counting, so a report
 //! that finds no room is merged with the next one, never lost and never sent twice.

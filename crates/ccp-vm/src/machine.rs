@@ -2,7 +2,7 @@
 //! the [`Decision`].
 
 use crate::instruction::Opcode;
-use crate::program::{Program, Step};
+use crate::program::Program;
 use crate::register::{CONTROLS_MAX, Implicit, PRIMITIVES, REPORTS_MAX};
 use crate::signals::Signals;
 use crate::slots::{CONTROL, REPORT, TEMP, WORDS, implicit};
@@ -151,59 +151,59 @@ impl Machine {
 
     fn run_events(&mut self, program: &Program) -> Result<(), Fault> {
         for span in program.spans.iter().take(usize::from(program.event_count)) {
-            self.run_steps(program, span.start, span.body)?;
-            if self.words[EVENT_FLAG] != 0 {
-                self.run_steps(program, span.body, span.end)?;
-                if self.words[FALLTHROUGH] == 0 && self.words[EVENT_FLAG] != 0 {
+            let mut start = span.start;
+            for end in [span.body, span.end] {
+                self.run_steps(program, start, end)?;
+                if self.words[EVENT_FLAG] == 0 {
                     break;
                 }
+                start = end;
+            }
+            if self.words[EVENT_FLAG] != 0 && self.words[FALLTHROUGH] == 0 {
+                break;
             }
         }
         Ok(())
     }
 
+    /// One half of an event. Inlined into the one loop that calls it: 10 % of a small program's instructions.
+    #[inline(always)]
     fn run_steps(&mut self, program: &Program, start: u16, end: u16) -> Result<(), Fault> {
+        let words = &mut self.words;
         let steps = program.steps.get(usize::from(start)..usize::from(end)).unwrap_or_default();
         for step in steps {
-            if let Some(value) = self.value(program, step)? {
-                // Verified: results lie in the row.
-                if let Some(word) = self.words.get_mut(usize::from(step.result)) {
-                    *word = value;
-                }
+            let left = operand(words, program, step.left);
+            let right = operand(words, program, step.right);
+            let value = match step.op {
+                Opcode::Bind | Opcode::Def => right,
+                Opcode::Add => left.checked_add(right).ok_or(Fault::Overflow)?,
+                Opcode::Sub => left.checked_sub(right).ok_or(Fault::Underflow)?,
+                Opcode::Mul => left.checked_mul(right).ok_or(Fault::Overflow)?,
+                Opcode::Div => left.checked_div(right).ok_or(Fault::DivisionByZero)?,
+                Opcode::Equiv => u64::from(left == right),
+                Opcode::Gt => u64::from(left > right),
+                Opcode::Lt => u64::from(left < right),
+                Opcode::Max => left.max(right),
+                Opcode::Min => left.min(right),
+                Opcode::MaxWrap => later_serial(left, right),
+                Opcode::Ewma => ewma(left, operand(words, program, step.result), right)?,
+                Opcode::If if left == 0 => continue,
+                Opcode::NotIf if left != 0 => continue,
+                Opcode::If | Opcode::NotIf => right,
+            };
+            // Verified: results lie in the row.
+            if let Some(word) = words.get_mut(usize::from(step.result)) {
+                *word = value;
             }
         }
         Ok(())
     }
+}
 
-    /// What `step` writes, if it writes.
-    #[inline]
-    fn value(&self, program: &Program, step: &Step) -> Result<Option<u64>, Fault> {
-        let left = self.operand(program, step.left);
-        let right = self.operand(program, step.right);
-        Ok(Some(match step.op {
-            Opcode::Bind | Opcode::Def => right,
-            Opcode::Add => left.checked_add(right).ok_or(Fault::Overflow)?,
-            Opcode::Sub => left.checked_sub(right).ok_or(Fault::Underflow)?,
-            Opcode::Mul => left.checked_mul(right).ok_or(Fault::Overflow)?,
-            Opcode::Div => left.checked_div(right).ok_or(Fault::DivisionByZero)?,
-            Opcode::Equiv => u64::from(left == right),
-            Opcode::Gt => u64::from(left > right),
-            Opcode::Lt => u64::from(left < right),
-            Opcode::Max => left.max(right),
-            Opcode::Min => left.min(right),
-            Opcode::MaxWrap => later_serial(left, right),
-            Opcode::Ewma => ewma(left, self.operand(program, step.result), right)?,
-            Opcode::If if left == 0 => return Ok(None),
-            Opcode::NotIf if left != 0 => return Ok(None),
-            Opcode::If | Opcode::NotIf => right,
-        }))
-    }
-
-    #[inline]
-    fn operand(&self, program: &Program, operand: u8) -> u64 {
-        let place = usize::from(operand);
-        if place < WORDS { self.words[place] } else { program.constants[place - WORDS] }
-    }
+#[inline]
+fn operand(words: &[u64; WORDS], program: &Program, operand: u8) -> u64 {
+    let place = usize::from(operand);
+    if place < WORDS { words[place] } else { program.constants[place - WORDS] }
 }
 
 /// `weight` tenths of the old value and the rest of the new one; the new one if there was none.

@@ -60,16 +60,15 @@ impl Primitive {
 }
 
 /// The state of a flow since its program ran last. `Default` is a batch in which nothing happened.
+///
+/// The fields lie in the order of the registers, so that a run copies them by a few wide moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
 pub struct Signals {
     /// Bytes by which the cumulative acknowledgement advanced.
     pub bytes_acked: u64,
-    /// Segments in `bytes_acked`, rounded as the datapath says.
-    pub packets_acked: u64,
     /// Bytes acknowledged out of order (newly selectively acknowledged).
     pub bytes_misordered: u64,
-    /// Segments in `bytes_misordered`, rounded likewise.
-    pub packets_misordered: u64,
     /// Acknowledged bytes of which the peer said that they were marked by ECN.
     pub ecn_bytes: u64,
     /// Segments in `ecn_bytes`, rounded likewise.
@@ -78,20 +77,24 @@ pub struct Signals {
     pub lost_packets: u64,
     /// Microseconds since the datapath began.
     pub now_us: u64,
-    /// A retransmission timeout happened.
-    pub was_timeout: bool,
-    /// A sample of the round-trip time, microseconds; 0: no sample.
-    pub rtt_us: u64,
-    /// The rate at which the sampled bytes were sent, bytes per second; 0: no sample.
-    pub rate_outgoing: u64,
-    /// The rate at which they arrived, bytes per second; 0: no sample.
-    pub rate_incoming: u64,
+    /// Segments in `bytes_acked`, rounded as the datapath says.
+    pub packets_acked: u64,
+    /// Segments in `bytes_misordered`, rounded likewise.
+    pub packets_misordered: u64,
     /// Bytes sent, not acknowledged and not found lost (RFC 6675, pipe).
     pub bytes_in_flight: u64,
-    /// Segments in `bytes_in_flight`, rounded likewise.
-    pub packets_in_flight: u64,
     /// Bytes that the application has written and that were never sent.
     pub bytes_pending: u64,
+    /// Segments in `bytes_in_flight`, rounded likewise.
+    pub packets_in_flight: u64,
+    /// The rate at which they arrived, bytes per second; 0: no sample.
+    pub rate_incoming: u64,
+    /// The rate at which the sampled bytes were sent, bytes per second; 0: no sample.
+    pub rate_outgoing: u64,
+    /// A sample of the round-trip time, microseconds; 0: no sample.
+    pub rtt_us: u64,
+    /// A retransmission timeout happened.
+    pub was_timeout: bool,
 }
 
 impl Signals {
