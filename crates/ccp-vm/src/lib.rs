@@ -26,6 +26,7 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod bounds;
 mod builder;
 mod instruction;
 mod machine;
@@ -36,6 +37,7 @@ mod signals;
 mod slots;
 mod verify;
 
+pub use bounds::Bounds;
 pub use builder::{Builder, Flag, Num, Source, Variable};
 pub use instruction::{ENCODED_LEN, Event, Instruction, Opcode};
 pub use machine::{Decision, Fault, Invocation, Machine};

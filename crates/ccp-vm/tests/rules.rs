@@ -1,8 +1,8 @@
 //! The verifier's rules, each broken once.
 
 use ccp_vm::{
-    EVENTS_MAX, Event, Field, INSTRUCTIONS_MAX, Implicit, Instruction, Opcode, Program, Refusal, Register,
-    Scope,
+    Bounds, Decision, EVENTS_MAX, Event, Field, INSTRUCTIONS_MAX, Implicit, Instruction, Opcode, Program,
+    Refusal, Register, Scope,
 };
 
 const FLAG: Register = Register::implicit(Implicit::EventFlag);
@@ -178,6 +178,28 @@ fn the_encoding_is_read_as_written() {
     let event = Event { flag_start: 1, flag_count: 2, body_start: 3, body_count: 0x0102_0304 };
     assert_eq!(event.encode(), [1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 3, 2, 1]);
     assert_eq!(Event::decode(&event.encode()), event);
+}
+
+#[test]
+fn decisions_are_moved_to_the_nearest_bound() {
+    let bounds = Bounds::of(1448, 100_000, 1000);
+    assert_eq!(
+        (bounds.rate_min, bounds.rate_max),
+        (1448, 1448),
+        "a segment for each second is always allowed"
+    );
+    let bounds = Bounds::of(1448, 100_000, 1_000_000);
+    let table = [
+        ((0, 0), (0, 0)),
+        ((1, 1), (1448, 1448)),
+        ((1448, 1448), (1448, 1448)),
+        ((50_000, 50_000), (50_000, 50_000)),
+        ((u64::MAX, u64::MAX), (100_000, 1_000_000)),
+    ];
+    for ((cwnd, rate), (kept_cwnd, kept_rate)) in table {
+        let kept = Decision { cwnd: kept_cwnd, rate: kept_rate };
+        assert_eq!(bounds.apply(Decision { cwnd, rate }), kept, "{cwnd} bytes, {rate} bytes/s");
+    }
 }
 
 #[test]

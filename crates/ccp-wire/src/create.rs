@@ -1,6 +1,6 @@
 //! CREATE: what an agent learns of a flow that has begun.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 /// Bytes of the name of an algorithm, with the zero behind it.
 pub const NAME_LEN: usize = 64;
@@ -16,12 +16,23 @@ pub struct Create {
     pub cwnd: u32,
     /// The largest segment, bytes.
     pub mss: u32,
-    /// Our address. The format has no room for IPv6.
+    /// Our address. The format has no room for IPv6: see [`shown_address`].
     pub source: SocketAddrV4,
     /// The peer's address.
     pub destination: SocketAddrV4,
     /// The name of the algorithm; all bytes behind the first zero are zeros.
     name: [u8; NAME_LEN],
+}
+
+/// The address as a CREATE shows it. Of an IPv6 address that maps no IPv4 address these are the last four bytes: enough to tell most peers
+/// apart, and no address to connect to.
+#[must_use]
+pub fn shown_address(address: SocketAddr) -> SocketAddrV4 {
+    let ip = match address.ip().to_canonical() {
+        std::net::IpAddr::V4(ip) => ip,
+        std::net::IpAddr::V6(ip) => Ipv4Addr::from_bits(ip.to_bits() as u32),
+    };
+    SocketAddrV4::new(ip, address.port())
 }
 
 impl Create {

@@ -25,7 +25,7 @@ mod encode;
 mod list;
 mod message;
 
-pub use create::{Create, NAME_LEN};
+pub use create::{Create, NAME_LEN, shown_address};
 pub use decode::{Malformed, Messages, messages};
 pub use list::{Events, Fields, Instructions, Item, List, Values};
 pub use message::{Kind, Message, TooLong, Update};

@@ -3,7 +3,9 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use ccp_vm::{Event, Implicit, Instruction, Opcode, Register, Scope};
-use ccp_wire::{CREATE_LEN, Create, Fields, List, Malformed, Message, Update, Values, messages};
+use ccp_wire::{
+    CREATE_LEN, Create, Fields, List, Malformed, Message, Update, Values, messages, shown_address,
+};
 
 fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u8> = hex.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
@@ -60,6 +62,14 @@ fn names_fit_or_are_refused() {
     let Some(Ok(Message::Create { create, .. })) = messages(&encoded).next() else { panic!("a create") };
     assert_eq!(create.name(), "", "no UTF-8");
     assert_eq!(encoded.len(), CREATE_LEN);
+}
+
+#[test]
+fn addresses_of_ipv6_are_shown_by_their_end() {
+    let shown = |text: &str| shown_address(text.parse().expect("an address")).to_string();
+    assert_eq!(shown("10.0.0.1:80"), "10.0.0.1:80");
+    assert_eq!(shown("[::ffff:10.0.0.1]:80"), "10.0.0.1:80");
+    assert_eq!(shown("[2001:db8::102:304]:443"), "1.2.3.4:443");
 }
 
 #[test]

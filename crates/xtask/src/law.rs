@@ -28,6 +28,7 @@ const LAW: &[(&str, May)] = &[
     ("shm", May::Need(&["base"])),
     ("queue", May::Need(&["base", "shm"])),
     ("congestion", May::Need(&["base"])),
+    ("ccp", May::Need(&["base", "ccp-vm", "ccp-wire"])),
     ("ccp-lang", May::Need(&["ccp-vm"])),
     ("ccp-vm", May::Need(&[])),
     ("ccp-wire", May::Need(&["ccp-vm"])),
