@@ -110,10 +110,59 @@ fn report_variables_come_in_the_order_of_the_text_and_volatile_ones_begin_anew()
          (when true (:= Report.zeta 10) (:= Report.alpha 20) (:= Report.mid 30) (:= a 40) (report))",
     );
     flow.run_at(0);
-    assert_eq!(flow.variable("a"), 40);
     assert_eq!(flow.report(), Some(vec![10, 20, 30]));
     let values = ["Report.zeta", "Report.alpha", "Report.mid", "a", "b"].map(|name| flow.variable(name));
     assert_eq!(values, [10, 2, 3, 4, 1]);
+}
+
+/// What two reports of `x` have together if the first could not be sent: the first run had 3 bytes acknowledged, 1 loss, an RTT of 200 us,
+/// 7 bytes in flight and a timeout; the second 5 bytes, no loss, 300 us, 6 bytes in flight and no timeout.
+fn merged(declaration: &str, value: &str) -> u64 {
+    let text = format!(
+        "(def (n 0) (Report ({declaration}))) (when true (:= n (+ n 1)) (:= Report.x {value}) (report))"
+    );
+    let mut flow = Flow::new(&text);
+    let first = Signals {
+        bytes_acked: 3,
+        lost_packets: 1,
+        rtt_us: 200,
+        bytes_in_flight: 7,
+        was_timeout: true,
+        ..Signals::default()
+    };
+    flow.run(first).expect("no fault");
+    let second = Signals { bytes_acked: 5, rtt_us: 300, bytes_in_flight: 6, ..Signals::default() };
+    flow.run(second).expect("no fault");
+    let values = flow.report().expect("a report is due");
+    assert_eq!(flow.report(), None);
+    values[0]
+}
+
+#[test]
+fn reports_that_wait_are_merged_by_how_their_variables_are_computed() {
+    let table = [
+        ("volatile x 0", "(+ Report.x Ack.bytes_acked)", 8),
+        ("volatile x 10", "(+ Report.x Ack.bytes_acked)", 18),
+        ("volatile x 0", "(+ (+ Ack.bytes_acked Report.x) 1)", 10),
+        ("volatile x 0", "(min (+ Report.x Ack.bytes_acked) 100)", 8),
+        ("volatile x 0", "Ack.lost_pkts_sample", 1),
+        ("volatile x 0", "(+ Ack.lost_pkts_sample Ack.bytes_acked)", 9),
+        ("volatile x false", "Flow.was_timeout", 1),
+        ("volatile x false", "(> Ack.lost_pkts_sample 0)", 1),
+        ("volatile x false", "(|| Flow.was_timeout (> Ack.lost_pkts_sample 9))", 1),
+        ("volatile x 0", "Flow.rtt_sample_us", 200),
+        ("volatile x +infinity", "(min Report.x Flow.rtt_sample_us)", 200),
+        ("volatile x 0", "(max Report.x Flow.bytes_in_flight)", 7),
+        ("volatile x 0", "Flow.bytes_in_flight", 6),
+        ("volatile x 0", "(/ Ack.bytes_acked 2)", 2),
+        ("volatile x 0", "(ewma 5 Flow.bytes_in_flight)", 6),
+        ("volatile x 0", "n", 2),
+        ("x 0", "(+ Report.x Ack.bytes_acked)", 8),
+        ("x 0", "Ack.lost_pkts_sample", 0),
+    ];
+    for (declaration, value, expected) in table {
+        assert_eq!(merged(declaration, value), expected, "({declaration}), {value}");
+    }
 }
 
 #[test]

@@ -10,13 +10,21 @@
 //! acknowledgements, losses, timeouts --Signals::merge--> Signals            sums of one batch
 //! Machine::start(program)      the program of a flow begins or changes
 //! Machine::run(program, input) --> Decision { cwnd, rate } or Fault        once for each flow and batch
-//! Machine::take_report(program, out)    once there is room for a report     resets volatile registers
+//! Machine::take_report(program, out)    once there is room for a report
 //! ```
 //! # Use by a datapath
-//! The slow path verifies an INSTALL and shares the [`Program`] (2.8 KB). Each flow with a program has one [`Machine`] (664 bytes) of a
+//! The slow path verifies an INSTALL and shares the [`Program`] (2.8 KB). Each flow with a program has one [`Machine`] (792 bytes) of a
 //! pool. The core merges the signals of a batch, calls [`Machine::run`], enforces the decision, and clears the signals. If
-//! [`Machine::is_report_due`], it takes the report as soon as it can be handed on; until then the registers go on counting, so a report
-//! that finds no room is merged with the next one, never lost and never sent twice.
+//! [`Machine::is_report_due`], it takes the report as soon as it can be handed on. Until then further reports of the flow are merged with it,
+//! each variable by its own rule, so a report that finds no room is never lost and never sent twice, and a program runs the same however
+//! slow its agent is.
+//!
+//! | a volatile report variable that the program sets to | merged as |
+//! |---|---|
+//! | `(+ itself ..)`, bytes or counts of the batch, sums of these | the sum |
+//! | `(min itself ..)`, the round-trip time | the least |
+//! | `(max itself ..)`, a truth value | the greatest |
+//! | anything else; and variables that are not volatile | the newest |
 //!
 //! # Meaning of programs
 //! As in libccp, Portus' datapath: events in order; the first true event ends the run, unless an event of this run has said
@@ -30,6 +38,7 @@ mod bounds;
 mod builder;
 mod instruction;
 mod machine;
+mod merge;
 mod program;
 mod refusal;
 mod register;

@@ -51,6 +51,8 @@ pub enum Fault {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Machine {
     words: [u64; WORDS],
+    /// The report that is due: all reports since the last one that was taken.
+    report: [u64; REPORTS_MAX],
     /// `Micros` was `timer_base` at `timer_set_us`.
     timer_base: u64,
     timer_set_us: u64,
@@ -62,8 +64,14 @@ impl Machine {
     /// A flow in which `program` begins at `now_us`.
     #[must_use]
     pub fn new(program: &Program, now_us: u64) -> Self {
-        let mut machine =
-            Self { words: [0; WORDS], timer_base: 0, timer_set_us: 0, faults: 0, is_report_due: false };
+        let mut machine = Self {
+            words: [0; WORDS],
+            report: [0; REPORTS_MAX],
+            timer_base: 0,
+            timer_set_us: 0,
+            faults: 0,
+            is_report_due: false,
+        };
         machine.start(program, now_us);
         machine
     }
@@ -109,7 +117,9 @@ impl Machine {
             self.faults = self.faults.saturating_add(1);
             return Err(fault);
         }
-        self.is_report_due |= self.words[REPORT_FLAG] != 0 && program.report_len() > 0;
+        if self.words[REPORT_FLAG] != 0 && program.report_len() > 0 {
+            self.note_report(program);
+        }
         let or_before =
             |word: usize, before: u64| if self.words[word] == 0 { before } else { self.words[word] };
         Ok(Decision { cwnd: or_before(CWND, input.cwnd), rate: or_before(RATE, input.rate) })
@@ -121,19 +131,13 @@ impl Machine {
         self.is_report_due
     }
 
-    /// Takes the report that is due: copies the report variables to `out`, resets the volatile ones, and says how many there are.
+    /// Takes the report that is due: copies it to `out`, and says how many values it has.
     pub fn take_report(&mut self, program: &Program, out: &mut [u64; REPORTS_MAX]) -> Option<usize> {
         if !self.is_report_due {
             return None;
         }
         self.is_report_due = false;
-        out.copy_from_slice(&self.words[REPORT..TEMP]);
-        let mut volatile = program.volatile;
-        while volatile != 0 {
-            let variable = volatile.trailing_zeros() as usize;
-            self.words[CONTROL + variable] = program.initial[variable];
-            volatile &= volatile - 1;
-        }
+        *out = self.report;
         Some(program.report_len())
     }
 
@@ -147,6 +151,26 @@ impl Machine {
     #[must_use]
     pub const fn faults(&self) -> u32 {
         self.faults
+    }
+
+    /// Merges the report variables into the report that is due, and begins the volatile ones anew.
+    fn note_report(&mut self, program: &Program) {
+        let values = &self.words[REPORT..TEMP];
+        if self.is_report_due {
+            let rules = program.merges.iter().zip(&program.initial[REPORT - CONTROL..]);
+            for ((due, value), (merge, initial)) in self.report.iter_mut().zip(values).zip(rules) {
+                *due = merge.apply(*due, *value, *initial);
+            }
+        } else {
+            self.report.copy_from_slice(values);
+        }
+        self.is_report_due = true;
+        let mut volatile = program.volatile;
+        while volatile != 0 {
+            let variable = volatile.trailing_zeros() as usize;
+            self.words[CONTROL + variable] = program.initial[variable];
+            volatile &= volatile - 1;
+        }
     }
 
     fn run_events(&mut self, program: &Program) -> Result<(), Fault> {

@@ -2,7 +2,9 @@
 //! Plain data that no one changes after [`Program::verify`].
 
 use crate::instruction::{Event, Instruction, Opcode};
+use crate::merge::Merge;
 use crate::refusal::Refusal;
+use crate::register::REPORTS_MAX;
 use crate::slots::{CONSTANTS_MAX, REPORT, VARIABLES, WORDS};
 use crate::verify::verify;
 use crate::{EVENTS_MAX, INSTRUCTIONS_MAX};
@@ -36,6 +38,8 @@ pub struct Program {
     pub(crate) initial: [u64; VARIABLES],
     /// One bit for each of these that begins anew after a report.
     pub(crate) volatile: u32,
+    /// How each report variable of two reports becomes one.
+    pub(crate) merges: [Merge; REPORTS_MAX],
     pub(crate) step_count: u16,
     pub(crate) constant_count: u8,
     pub(crate) event_count: u8,
@@ -71,6 +75,7 @@ impl Program {
             constants: [0; CONSTANTS_MAX],
             initial: [0; VARIABLES],
             volatile: 0,
+            merges: [Merge::Newest; REPORTS_MAX],
             step_count: 0,
             constant_count: 0,
             event_count: 0,

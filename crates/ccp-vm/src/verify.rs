@@ -1,6 +1,7 @@
 //! The verifier: every rule of [`Refusal`], once, when a program is installed. It never runs a program.
 
 use crate::instruction::{Event, Instruction, Opcode};
+use crate::merge::{Merge, Rules};
 use crate::program::{Program, Span, Step};
 use crate::refusal::Refusal;
 use crate::register::{INFINITY, Implicit, Register, Scope};
@@ -22,6 +23,7 @@ pub fn verify(instructions: &[Instruction], events: &[Event]) -> Result<Program,
     define(&mut program, instructions)?;
     // Temporaries that a condition writes are written for all that comes later in a run. Those of a body are not: it may not run.
     let mut written = 0;
+    let mut rules = Rules::new();
     for (event, span) in events.iter().enumerate() {
         let start = program.step_count;
         let flag = range(instructions, span.flag_start, span.flag_count, event)?;
@@ -31,15 +33,16 @@ pub fn verify(instructions: &[Instruction], events: &[Event]) -> Result<Program,
         if !flag.clone().last().is_some_and(|last| ends_with_flag(&last)) {
             return Err(Refusal::FlagNotWritten { event });
         }
-        resolve(&mut program, flag, &mut written)?;
+        resolve(&mut program, flag.inspect(|(_, flag)| rules.read(flag)), &mut written)?;
         let body = program.step_count;
-        resolve(
-            &mut program,
-            range(instructions, span.body_start, span.body_count, event)?,
-            &mut written.clone(),
-        )?;
+        let steps = range(instructions, span.body_start, span.body_count, event)?;
+        resolve(&mut program, steps.inspect(|(_, step)| rules.read(step)), &mut written.clone())?;
         program.spans[event] = Span { start, body, end: program.step_count };
         program.event_count += 1;
+    }
+    for (index, rule) in rules.rules().into_iter().enumerate() {
+        let is_volatile = program.volatile & 1 << (slots::REPORT - slots::CONTROL + index) != 0;
+        program.merges[index] = if is_volatile { rule } else { Merge::Newest };
     }
     Ok(program)
 }

@@ -22,7 +22,7 @@ pub struct TooManyFlows;
 /// Why a report was not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotTaken {
-    /// The flow's last report still waits. The registers go on counting until [`Command::Accept`].
+    /// The flow's last report still waits. The datapath keeps this one, and merges later ones into it, until [`Command::Accept`].
     Busy,
     /// The flow has no agent, or is not open; nothing waits for its reports.
     NoAgent,
@@ -148,7 +148,7 @@ impl Endpoint {
     /// report variables.
     ///
     /// # Errors
-    /// If it was not taken; the registers must not be reset then.
+    /// If it was not taken; the datapath keeps it then.
     pub fn report(
         &mut self,
         id: FlowId,

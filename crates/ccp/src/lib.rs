@@ -13,9 +13,9 @@
 //!
 //! # A flow
 //! [`Endpoint::open`] gives it a number. It stays on the default algorithm until its agent has chosen a program: [`Command::Program`]. Its
-//! reports go by [`Endpoint::report`], one at a time: after one was taken, the datapath keeps the next in the flow's registers
-//! (`ccp_vm::Machine`, which goes on counting) until [`Command::Accept`]. So a report is never lost, never sent twice, and reports merge by
-//! themselves when agents or the budget are slow. All flows take turns in one queue.
+//! reports go by [`Endpoint::report`], one at a time: after one was taken, the datapath keeps the next, and merges
+//! later ones into it (`ccp_vm::Machine`), until [`Command::Accept`]. So a report is never lost and never sent twice, and reports merge when
+//! agents or the budget are slow. All flows take turns in one queue.
 //!
 //! # An agent
 //! Agents are configured by address ([`Endpoint::add_agent`]). READY is sent again and again until the first datagram comes, so either
