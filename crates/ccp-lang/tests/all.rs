@@ -5,4 +5,5 @@ mod flow;
 mod hostile;
 mod meaning;
 mod mistakes;
+mod portus;
 mod samples;

@@ -31,15 +31,21 @@ impl Endpoint {
         let indices: Vec<usize> = self.agents.keys().copied().collect();
         for index in &indices {
             self.knock(now, *index, send);
-            self.flush(now, *index, send);
-            self.send_farewells(now, *index, send);
         }
-        for index in &indices {
-            self.fall_back_overdue(now, *index);
-        }
-        self.send_queue(now, send);
-        for index in indices {
-            self.flush(now, index, send);
+        // One more round for flows of an agent that turned out to be gone: they may have another one. Each agent is lost once.
+        loop {
+            for index in &indices {
+                self.flush(now, *index, send);
+                self.send_farewells(now, *index, send);
+                self.fall_back_overdue(now, *index);
+            }
+            self.send_queue(now, send);
+            for index in &indices {
+                self.flush(now, *index, send);
+            }
+            if self.queue.is_empty() || !self.budget.has_room() {
+                return;
+            }
         }
     }
 
@@ -79,7 +85,12 @@ impl Endpoint {
         match send(&agent.address, &agent.datagram) {
             Sent::Taken => self.taken(index),
             Sent::Full => self.full(now, index),
-            Sent::Gone => self.lose(now, index, Reason::AgentDied),
+            Sent::Gone => {
+                self.lose(now, index, Reason::AgentDied);
+                if let Some(agent) = self.agents.get_mut(&index) {
+                    agent.try_at = now.plus(KNOCK);
+                }
+            }
         }
         self.agents.get(&index).is_some_and(|agent| agent.datagram.is_empty())
     }

@@ -1,7 +1,7 @@
 //! Agents that die, restart, stop reading, and come back.
 
 use base::Duration;
-use ccp::{Command, FlowId, GRACE_MIN, Notice, Reason, Standing};
+use ccp::{Command, FlowId, GRACE_MIN, KNOCK, Notice, Reason, Standing};
 
 use crate::bench::{AGENT, Bench, OTHER, Read, USER, change, cwnd, install, update};
 
@@ -88,6 +88,21 @@ fn another_agent_that_serves_the_flow_takes_it_over() {
     assert_eq!(bench.commands(), [default_of(1, Reason::AgentRemoved)]);
     bench.created(AGENT, 1);
     assert_eq!(bench.endpoint.standing(FlowId(1)), Some(Standing::NoProgram));
+}
+
+/// Found by the fuzz target `ccp_endpoint`: the flow's CREATE waited for the next input.
+#[test]
+fn flows_of_an_agent_that_is_gone_are_told_to_another_at_once() {
+    let mut bench = Bench::with_agent();
+    bench.bind(OTHER);
+    bench.endpoint.add_agent(bench.now, OTHER.as_bytes(), &["copa"]);
+    bench.drive();
+    bench.say(OTHER, 0, &install(1));
+    bench.read(OTHER);
+    bench.unbind(OTHER);
+    bench.open_as(1, USER, "copa", RTT);
+    bench.created(AGENT, 1);
+    assert_eq!(bench.endpoint.next_deadline(), bench.now.plus(KNOCK), "no socket is there to knock at");
 }
 
 #[test]
