@@ -5,5 +5,6 @@ mod flow;
 mod hostile;
 mod meaning;
 mod mistakes;
+mod nested;
 mod portus;
 mod samples;
