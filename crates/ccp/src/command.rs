@@ -20,6 +20,9 @@ pub enum Command {
         number: u32,
         /// What is set once the program has begun.
         changes: Changes,
+        /// What the program's own decisions are moved into; the datapath tells of that by
+        /// [`Endpoint::clamped`](crate::Endpoint::clamped).
+        bounds: Bounds,
     },
     /// The changes are made; the program goes on.
     Change {

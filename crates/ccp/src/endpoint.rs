@@ -170,6 +170,14 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Decisions of the flow's program were moved to a bound, so many times since the last call.
+    pub fn clamped(&mut self, id: FlowId, times: u64) {
+        if times > 0 && self.numbers.contains_key(&id) {
+            self.journal.counters.clamps += times;
+            self.journal.tell(Notice::Clamped { flow: id });
+        }
+    }
+
     /// The next command to a flow. Commands of one flow come in their order; those of flows that are over may be passed by.
     pub fn poll_command(&mut self) -> Option<Command> {
         self.commands.pop_front()

@@ -114,7 +114,7 @@ impl Endpoint {
                     return;
                 };
                 flow.place = Place::At { agent: index, program: Some(number) };
-                Command::Program { flow: flow.id, program, number, changes }
+                Command::Program { flow: flow.id, program, number, changes, bounds: flow.bounds }
             }
             None if matches!(flow.place, Place::At { program: None, .. }) => {
                 counters.unknown_programs += 1;

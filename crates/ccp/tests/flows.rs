@@ -21,7 +21,7 @@ fn a_flow_is_created_programmed_reported_changed_and_closed() {
     assert!(bench.commands().is_empty(), "on the default until the agent has chosen");
     bench.say(AGENT, 0, &change(flow, 1, &[control(0, 5), cwnd(20_000)]));
     let commands = bench.commands();
-    let [Command::Program { flow: FlowId(1), program, number: 1, changes }] = commands.as_slice() else {
+    let [Command::Program { flow: FlowId(1), program, number: 1, changes, .. }] = commands.as_slice() else {
         panic!("{commands:?}")
     };
     assert_eq!(program.report_len(), 1);

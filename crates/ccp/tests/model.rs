@@ -118,7 +118,7 @@ impl World {
     fn obey(&mut self) {
         for command in self.bench.commands() {
             match command {
-                Command::Program { flow, number, changes, program } => {
+                Command::Program { flow, number, changes, program, .. } => {
                     assert!(changes.cwnd.is_none_or(|cwnd| (1448..=1_000_000).contains(&cwnd)));
                     assert_eq!(program.report_len(), 1);
                     if let Some(flow) = self.flows.get_mut(&flow.0) {

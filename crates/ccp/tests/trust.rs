@@ -118,8 +118,12 @@ fn the_applications_own_limit_of_the_rate_counts() {
     let flow = bench.created(AGENT, 1);
     bench.say(AGENT, 0, &change(flow, 1, &[rate(30_000)]));
     let commands = bench.commands();
-    let [Command::Program { changes, .. }] = commands.as_slice() else { panic!("{commands:?}") };
-    assert_eq!(changes.rate, Some(20_000));
+    let [Command::Program { changes, bounds, .. }] = commands.as_slice() else { panic!("{commands:?}") };
+    assert_eq!((changes.rate, bounds.rate_max), (Some(20_000), 20_000), "for the agent and for its program");
+    assert_eq!(bench.endpoint.counters().clamps, 1);
+    bench.endpoint.clamped(FlowId(1), 3);
+    bench.endpoint.clamped(FlowId(9), 3);
+    assert_eq!(bench.endpoint.counters().clamps, 4, "the program's, too, of flows that are open");
 }
 
 #[test]
