@@ -1,0 +1,10 @@
+//! Tests of the language: what programs mean when they run, the mistakes that are found, and texts of any kind.
+
+mod encoding;
+mod flow;
+mod hostile;
+mod meaning;
+mod mistakes;
+mod nested;
+mod portus;
+mod samples;

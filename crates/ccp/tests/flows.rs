@@ -1,0 +1,181 @@
+//! A flow from its beginning to its end: programs, changes, reports, the budget, turns.
+
+use std::collections::BTreeMap;
+
+use base::Duration;
+use ccp::{Changes, Command, Config, FlowId, NotTaken};
+
+use crate::bench::{AGENT, Bench, Read, change, config, control, cwnd, install, rate, update};
+
+const RTT: Duration = Duration::from_ms(1);
+
+fn report(flow: u32, value: u64) -> Read {
+    Read::Report { flow, program: 1, values: vec![value] }
+}
+
+#[test]
+fn a_flow_is_created_programmed_reported_changed_and_closed() {
+    let mut bench = Bench::with_agent();
+    bench.open(1);
+    let flow = bench.created(AGENT, 1);
+    assert!(bench.commands().is_empty(), "on the default until the agent has chosen");
+    bench.say(AGENT, 0, &change(flow, 1, &[control(0, 5), cwnd(20_000)]));
+    let commands = bench.commands();
+    let [Command::Program { flow: FlowId(1), program, number: 1, changes, .. }] = commands.as_slice() else {
+        panic!("{commands:?}")
+    };
+    assert_eq!(program.report_len(), 1);
+    assert_eq!((changes.controls[0], changes.cwnd, changes.rate), (Some(5), Some(20_000), None));
+    assert_eq!(bench.report(1, 77), Ok(()));
+    assert_eq!(bench.read(AGENT), [report(flow, 77)]);
+    assert_eq!(bench.commands(), [Command::Accept { flow: FlowId(1) }]);
+    bench.say(AGENT, 0, &update(flow, &[rate(9000), cwnd(3000), cwnd(4000)]));
+    let changes = Changes { cwnd: Some(4000), rate: Some(9000), ..Changes::default() };
+    assert_eq!(bench.commands(), [Command::Change { flow: FlowId(1), changes }], "the last value counts");
+    bench.endpoint.close(FlowId(1));
+    bench.drive();
+    assert_eq!(bench.read(AGENT), [Read::End { flow }]);
+    bench.say(AGENT, 0, &update(flow, &[cwnd(5000)]));
+    assert!(bench.commands().is_empty());
+    assert_eq!(bench.endpoint.counters().unknown_flows, 1);
+}
+
+#[test]
+fn one_report_of_a_flow_waits_at_a_time() {
+    let mut bench = Bench::with_agent();
+    let flow = bench.running(1, RTT);
+    bench.fill(AGENT);
+    assert_eq!(bench.report(1, 5), Ok(()));
+    assert_eq!(bench.report(1, 6), Err(NotTaken::Busy));
+    bench.sockets.0.get_mut(AGENT.as_bytes()).expect("bound").clear();
+    bench.pass(Duration::from_ms(1));
+    assert_eq!(bench.read(AGENT), [report(flow, 5)]);
+    assert_eq!(bench.commands(), [Command::Accept { flow: FlowId(1) }]);
+    assert_eq!(bench.report(1, 6), Ok(()));
+    assert_eq!(bench.read(AGENT), [report(flow, 6)]);
+}
+
+#[test]
+fn reports_need_a_program_and_values() {
+    let mut bench = Bench::with_agent();
+    bench.open(1);
+    let flow = bench.created(AGENT, 1);
+    assert_eq!(bench.report(1, 5), Err(NotTaken::NoAgent));
+    assert_eq!(bench.report(9, 5), Err(NotTaken::NoAgent));
+    bench.say(AGENT, 0, &change(flow, 1, &[]));
+    let mut report = |values: &[u64]| bench.endpoint.report(FlowId(1), 1, RTT, values);
+    assert_eq!(report(&[]), Err(NotTaken::BadLength), "no values would close the flow");
+    assert_eq!(report(&[0; 17]), Err(NotTaken::BadLength));
+    assert_eq!(report(&[0; 16]), Ok(()));
+}
+
+#[test]
+fn a_report_that_waits_goes_before_the_end_of_its_flow() {
+    let mut bench = Bench::with_agent();
+    let (one, two) = (bench.running(1, RTT), bench.running(2, RTT));
+    bench.fill(AGENT);
+    assert_eq!((bench.report(1, 5), bench.report(2, 6)), (Ok(()), Ok(())));
+    bench.endpoint.close(FlowId(1));
+    bench.endpoint.close(FlowId(2));
+    bench.drive();
+    bench.sockets.0.get_mut(AGENT.as_bytes()).expect("bound").clear();
+    bench.pass(Duration::from_ms(1));
+    let ends = [report(one, 5), Read::End { flow: one }, report(two, 6), Read::End { flow: two }];
+    assert_eq!(bench.read(AGENT), ends);
+}
+
+#[test]
+fn a_flow_that_ends_before_its_create_has_gone_is_never_mentioned() {
+    let mut bench = Bench::with_agent();
+    bench.endpoint.open(crate::bench::new_flow(1, 0, "", RTT)).expect("room");
+    bench.endpoint.close(FlowId(1));
+    bench.drive();
+    assert!(bench.read(AGENT).is_empty());
+}
+
+#[test]
+fn many_messages_share_a_datagram() {
+    let mut bench = Bench::with_agent();
+    let flows: Vec<u64> = (0..40).collect();
+    for id in &flows {
+        bench.running(*id, RTT);
+    }
+    for id in &flows {
+        assert_eq!(bench.endpoint.report(FlowId(*id), 1, RTT, &[*id]), Ok(()));
+    }
+    bench.drive();
+    // Each report has 24 bytes, a datagram at most 1000: 41 of them fit.
+    assert_eq!(bench.sockets.0[AGENT.as_bytes()].len(), 1);
+    let values = bench.read(AGENT).into_iter().map(|read| match read {
+        Read::Report { values, .. } => values[0],
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(values.collect::<Vec<_>>(), flows, "in the order in which they came");
+}
+
+/// Flows report as often as they may; the agent reads at once. Reports of each flow in `seconds`.
+fn reports_of(flows: u64, per_second: u32, seconds: u64) -> BTreeMap<u32, u64> {
+    let mut bench = Bench::new(Config { messages_per_second: per_second, ..config() });
+    bench.endpoint.add_agent(bench.now, AGENT.as_bytes(), &[]);
+    bench.bind(AGENT);
+    bench.drive();
+    bench.say(AGENT, 0, &install(1));
+    for id in 0..flows {
+        bench.open(id);
+    }
+    let mut creates = 0;
+    while creates < flows {
+        bench.pass(Duration::from_ms(1));
+        for read in bench.read(AGENT) {
+            if let Read::Create { flow, .. } = read {
+                creates += 1;
+                bench.say(AGENT, 0, &change(flow, 1, &[]));
+            }
+        }
+    }
+    bench.commands();
+    let mut counts = BTreeMap::new();
+    for _ in 0..seconds * 1000 {
+        for id in 0..flows {
+            let _ = bench.endpoint.report(FlowId(id), 1, RTT, &[1]);
+        }
+        bench.pass(Duration::from_ms(1));
+        for read in bench.read(AGENT) {
+            let Read::Report { flow, .. } = read else { panic!("{read:?}") };
+            *counts.entry(flow).or_default() += 1;
+        }
+        bench.commands();
+    }
+    counts
+}
+
+#[test]
+fn the_budget_is_kept_and_shared_evenly() {
+    for (flows, per_second, seconds) in [(7, 100, 3), (300, 5000, 2), (1000, 20_000, 1)] {
+        let counts = reports_of(flows, per_second, seconds);
+        let total: u64 = counts.values().sum();
+        let allowed = u64::from(per_second) * seconds;
+        assert!(total <= allowed + u64::from(per_second) / 100 + 1, "{total} reports, {allowed} allowed");
+        assert!(total + 2 >= allowed, "{total} reports, {allowed} allowed");
+        let (least, most) = (counts.values().min(), counts.values().max());
+        assert_eq!(counts.len() as u64, flows);
+        assert!(most.zip(least).is_some_and(|(most, least)| most - least <= 1), "{least:?} to {most:?}");
+    }
+}
+
+#[test]
+fn a_full_agent_holds_up_no_other() {
+    let mut bench = Bench::with_agent();
+    bench.running(1, RTT);
+    bench.bind(crate::bench::OTHER);
+    bench.endpoint.add_agent(bench.now, crate::bench::OTHER.as_bytes(), &["copa"]);
+    bench.drive();
+    bench.say(crate::bench::OTHER, 0, &install(1));
+    bench.read(crate::bench::OTHER);
+    bench.open_as(2, 0, "copa", RTT);
+    let flow = bench.created(crate::bench::OTHER, 2);
+    bench.say(crate::bench::OTHER, 0, &change(flow, 1, &[]));
+    bench.fill(AGENT);
+    assert_eq!((bench.report(1, 5), bench.report(2, 6)), (Ok(()), Ok(())));
+    assert_eq!(bench.read(crate::bench::OTHER), [report(flow, 6)]);
+}

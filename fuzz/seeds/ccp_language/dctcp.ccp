@@ -1,0 +1,30 @@
+# DCTCP (RFC 8257) in the datapath: the marked part of the bytes of each round trip moves `alpha` (1024 is 1) by a sixteenth; a round trip
+# with marks takes alpha / 2 of the window.
+(def
+    (Report (alpha 1024) (volatile acked 0) (volatile marked 0) (cwnd 0))
+    (mss 1448)
+    (rtt 100000)
+    (round_acked 0)
+    (round_marked 0))
+(when Flow.was_timeout
+    (:= Cwnd mss)
+    (:= Report.cwnd Cwnd)
+    (report))
+(when true
+    (:= Report.acked (+ Report.acked Ack.bytes_acked))
+    (:= Report.marked (+ Report.marked Ack.ecn_bytes))
+    (:= round_acked (+ round_acked Ack.bytes_acked))
+    (:= round_marked (+ round_marked Ack.ecn_bytes))
+    (:= rtt (if (!= Flow.rtt_sample_us +infinity) Flow.rtt_sample_us))
+    (when (&& (>= Micros rtt) (> round_acked 0))
+        (:= part (min 1024 (/ (* round_marked 1024) round_acked)))
+        (:= Report.alpha (/ (+ (* 15 Report.alpha) part) 16))
+        (when (> round_marked 0)
+            (:= Cwnd (max (* 2 mss) (- Cwnd (/ (* Cwnd Report.alpha) 2048)))))
+        (when (== round_marked 0)
+            (:= Cwnd (+ Cwnd mss)))
+        (:= round_acked 0)
+        (:= round_marked 0)
+        (:= Report.cwnd Cwnd)
+        (reset)
+        (report)))
