@@ -124,19 +124,23 @@ impl Registry {
 
     /// A listener has stopped, and its port is kept where the kernel gave it up. Notes the listener if its connections need the port.
     pub fn note_stopped(&mut self, queue: u32, listener: &Listener) {
-        let Listener { cookie, local, reuse_address, .. } = *listener;
+        let Listener { local, reuse_address, .. } = *listener;
         if self.may_keep(listener) && self.ports.has_acceptors(local, self.now) {
             let is_bound = self.ports.is_bound(local);
-            self.listeners.stopped.insert(queue, Stopped { cookie, local, reuse_address, is_bound });
+            self.listeners.stopped.insert(local, Stopped { queue, local, reuse_address, is_bound });
         }
+    }
+
+    /// The stopped listener that had the accept queue, and whether connections need its port. The needs are noted.
+    fn stopped(&mut self, queue: u32) -> Option<(Stopped, bool)> {
+        let stopped = self.listeners.stopped.values().find(|stopped| stopped.queue == queue).copied()?;
+        self.note_port(stopped.local.port());
+        Some((stopped, self.ports.has_acceptors(stopped.local, self.now)))
     }
 
     /// A process says that it closes, or has closed, a listener that has stopped.
     pub fn closed_stopped(&mut self, queue: u32) -> Answer {
-        let Some(stopped) = self.listeners.stopped.get(&queue).copied() else {
-            return Answer::plain(Reply::Done);
-        };
-        self.note_port(stopped.local.port());
+        let Some((stopped, true)) = self.stopped(queue) else { return Answer::plain(Reply::Done) };
         let is_kept = self.ports.keep(stopped.local, stopped.reuse_address, self.now);
         Answer::plain(if is_kept { Reply::Done } else { Reply::PortNeeded })
     }
@@ -144,17 +148,12 @@ impl Registry {
     /// Answers `Request::ListenAgain`. On Linux a socket that is bound listens again only if its connections, and itself, all have
     /// `SO_REUSEADDR`, or no connection needs the port.
     pub fn listen_again(&mut self, queue: u32, reuse_address: bool) -> Answer {
-        if let Some(socket) = self.listeners.stopped.get(&queue).copied().filter(|stopped| stopped.is_bound) {
-            self.note_port(socket.local.port());
-            let its = |other: &Stopped| (other.cookie, other.local) == (socket.cookie, socket.local);
-            let is_alone = |other: &Stopped| its(other) && !(reuse_address && other.reuse_address);
-            if self.ports.has_acceptors(socket.local, self.now)
-                && self.listeners.stopped.values().any(is_alone)
-            {
-                return Answer::refused(Errno::ADDRINUSE, "connections of the socket need its port");
+        match self.stopped(queue) {
+            Some((stopped, true)) if stopped.is_bound && !(reuse_address && stopped.reuse_address) => {
+                Answer::refused(Errno::ADDRINUSE, "connections of the socket need its port")
             }
+            _ => Answer::plain(Reply::Done),
         }
-        Answer::plain(Reply::Done)
     }
 
     /// With `SO_REUSEPORT` the next socket must be of the same user as the one that holds the port, which is the service's.
