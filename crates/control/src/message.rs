@@ -191,7 +191,8 @@ pub enum Unlisten {
     Closed,
     /// The process leaves connections to this socket to the kernel. Other processes continue.
     GivenUp,
-    /// The socket no longer listens, or belongs to the kernel in all processes: connections that wait are reset.
+    /// The socket no longer listens (`shutdown`), or belongs to the kernel in all processes: connections that wait are reset. The service asks
+    /// the kernel which of the two it is.
     Stopped,
 }
 
@@ -263,13 +264,22 @@ pub enum Request {
         /// True when it is set.
         on: bool,
     },
-    /// This process accepts no more from a listening socket. Reply `Done`; or `PortNeeded`, if the process may have the last descriptor of
-    /// the socket: then it says the same once more when it has closed the descriptor.
+    /// This process accepts no more from a listening socket. Reply `Done`; or `PortNeeded` to `Closed`, if the process may have the last
+    /// descriptor of the socket: then it says the same once more when it has closed the descriptor. `Closed` may come of a socket that has
+    /// stopped listening before, too.
     Unlisten {
         /// Id of the accept queue.
         queue: u32,
         /// Why the process accepts no more.
         because: Unlisten,
+    },
+    /// A socket that has stopped listening is about to listen again. Reply `Done`; or `Refused` with EADDRINUSE, if the socket has its port
+    /// still and connections that it has accepted need the port.
+    ListenAgain {
+        /// Id of the accept queue that the socket had.
+        queue: u32,
+        /// `SO_REUSEADDR` of the socket now.
+        reuse_address: bool,
     },
     /// The process has taken a connection out of an accept queue in which connections wait for room. No reply.
     Accepted {

@@ -92,6 +92,7 @@ reasons! {
     Epoll = "epoll by system calls of the program's own",
         "build the program so that it waits by the C library (Rust's rustix: --cfg rustix_use_libc)";
     // What the program asks for.
+    HasListened = "it has listened before", "let the program connect by a new socket";
     Mptcp = "MPTCP", "turn multipath TCP off in the program (for Go: GODEBUG=multipathtcp=0)";
     FastOpen = "MSG_FASTOPEN", OPTION;
     BindToDevice = "SO_BINDTODEVICE", OPTION;

@@ -121,14 +121,15 @@ impl Registry {
         let cookies: Vec<u64> = before.iter().map(|(_, cookie)| *cookie).collect();
         let forsaken = self.listeners.alive.forsaken(&cookies);
         let over = before.into_iter().filter(|(_, cookie)| forsaken.contains(cookie));
-        over.for_each(|(id, _)| self.end_listener(id));
+        over.for_each(|(id, _)| drop(self.end_listener(id)));
     }
 
     /// Ends each listener where the kernel's socket no longer listens.
     pub fn hear_ended_listeners(&mut self) {
         for cookie in self.listeners.alive.ended() {
-            if let Some(id) = self.listeners.of_socket(cookie) {
-                self.end_listener(id);
+            let Some(id) = self.listeners.of_socket(cookie) else { continue };
+            if let Some(listener) = self.end_listener(id) {
+                self.note_stopped(id, &listener);
             }
         }
     }
@@ -173,7 +174,13 @@ impl Registry {
 
     /// Answers `Request::Unlisten`: a process accepts no more, or has stopped the listener for all.
     pub fn unlisten(&mut self, id: u32, queue: u32, because: Unlisten) -> Answer {
-        let Some(l) = self.listeners.all.get(&queue) else { return Answer::plain(Reply::Done) };
+        let Some(l) = self.listeners.all.get(&queue) else {
+            return if because == Unlisten::Closed {
+                self.closed_stopped(queue)
+            } else {
+                Answer::plain(Reply::Done)
+            };
+        };
         if !self.accepts(id, l) {
             return match l.left.contains(&id) {
                 true => self.closed_listener(queue),
@@ -181,6 +188,7 @@ impl Registry {
             };
         }
         if because == Unlisten::Stopped {
+            self.hear_ended_listeners();
             self.end_listener(queue);
             return Answer::plain(Reply::Done);
         }
@@ -204,9 +212,9 @@ impl Registry {
         Answer::plain(Reply::Done)
     }
 
-    /// Ends a listener: nothing more comes into its queue, and connections in it are reset.
-    pub fn end_listener(&mut self, id: u32) {
-        let Some(mut listener) = self.listeners.remove(id) else { return };
+    /// Ends a listener, and returns it: nothing more comes into its queue, and connections in it are reset. `None`: there was none.
+    pub fn end_listener(&mut self, id: u32) -> Option<Listener> {
+        let mut listener = self.listeners.remove(id)?;
         listener.memory.set(0, listener.backlog);
         // Pairs with the fence of a direct connector: it sees that the listener has ended, or this thread sees its grant.
         fence(Ordering::SeqCst);
@@ -225,6 +233,7 @@ impl Registry {
         self.tcp_unlisten(id);
         self.revoke(listener.local.port());
         self.forget_queue(id);
+        Some(listener)
     }
 
     /// Wakes the sleepers that the news of one more connection must wake. False: none sleeps.

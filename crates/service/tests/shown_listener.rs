@@ -3,9 +3,12 @@
 use crate::common::{App, Conn, Daemon, PATIENCE, can_be_other_users, listener};
 use control::{Reply, Request, Unlisten};
 use rustix::fd::AsFd;
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketType, sockopt};
 use service::{Options, Sharing};
-use shm::half_flags::{OPEN, RESET};
+use shm::half_flags::{OPEN, PASSIVE, RESET};
 use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 fn wish(nonblocking: bool) -> Request {
@@ -197,6 +200,89 @@ fn a_listener_that_is_one_no_more_keeps_nothing() {
     // It may begin anew.
     let reply = first.ask_showing(wish(false), &[socket.as_fd()]).0;
     assert!(matches!(reply, Reply::Listening { queue: new, is_known: false } if new != queue), "{reply:?}");
+}
+
+/// A listening socket at a port that it names, with `SO_REUSEADDR` or without.
+fn named_listener(reuses: bool) -> (TcpListener, SocketAddr) {
+    let bound = (20_100..).find_map(|port| {
+        let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        sockopt::set_socket_reuseaddr(&socket, reuses).unwrap();
+        net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], port))).is_ok().then_some(socket)
+    });
+    let socket = bound.unwrap();
+    net::listen(&socket, 8).unwrap();
+    let socket = TcpListener::from(socket);
+    let address = socket.local_addr().unwrap();
+    (socket, address)
+}
+
+/// True when a new socket can be bound to the address.
+fn is_free(address: SocketAddr, reuses: bool) -> bool {
+    let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    sockopt::set_socket_reuseaddr(&socket, reuses).unwrap();
+    net::bind(&socket, &address).is_ok()
+}
+
+fn is_refused(reply: &Reply) -> bool {
+    matches!(reply, Reply::Refused { errno, .. } if *errno == Errno::ADDRINUSE.raw_os_error())
+}
+
+/// A listener with one connection that is accepted, and one that waits, stops as `shutdown` does it. Then its port is the connection's.
+fn stops(socket: TcpListener, address: SocketAddr, is_named: bool, reuses: bool) {
+    let daemon = Daemon::start(Options::default());
+    let (mut server, queue) = listening(&daemon, &socket, false);
+    let mut client = App::new(&daemon);
+    let [conn, waiting] = [0; 2].map(|_| client.connect(address));
+    let (accepted, _) = server.accept_wait(queue);
+    net::shutdown(&socket, net::Shutdown::Read).unwrap();
+    assert_eq!(server.unlisten(queue, Unlisten::Stopped), Reply::Done);
+    client.until("what waited is reset", |c| is(c, &waiting, RESET));
+    assert!(client.try_connect(address).is_err());
+    assert!(!is_free(address, false));
+    assert_eq!(is_free(address, true), reuses);
+    for again in [false, true] {
+        let reply = server.ask(Request::ListenAgain { queue, reuse_address: again }).0;
+        assert_eq!(is_refused(&reply), is_named && !(reuses && again), "{is_named} {reuses} {again}");
+    }
+    let is_still_bound = is_named && !reuses;
+    let reply = server.unlisten(queue, Unlisten::Closed);
+    assert_eq!(reply == Reply::PortNeeded, is_still_bound, "{is_named} {reuses} {reply:?}");
+    drop(socket);
+    assert_eq!(server.unlisten(queue, Unlisten::Closed), Reply::Done);
+    assert!(!is_free(address, false));
+    assert_eq!(is_free(address, true), reuses);
+    // The acceptor closes second: nothing needs the port then.
+    client.close(&conn);
+    server.own_half(&accepted, |half| half.flags.fetch_or(PASSIVE, Ordering::Release));
+    server.close(&accepted);
+    assert_eq!(client.ask(Request::WantPort { at: address }).0, Reply::Done);
+    assert!(is_free(address, false));
+    assert_eq!(server.ask(Request::ListenAgain { queue, reuse_address: false }).0, Reply::Done);
+}
+
+#[test]
+fn the_port_of_a_stopped_listener_is_its_connections() {
+    for reuses in [false, true] {
+        let (socket, address) = named_listener(reuses);
+        stops(socket, address, true, reuses);
+    }
+    // The kernel takes a port back that it has chosen. The standard library's listeners have `SO_REUSEADDR`.
+    let (socket, address) = listener();
+    stops(socket, address, false, true);
+}
+
+#[test]
+fn a_listener_that_is_said_to_have_stopped_and_has_not_may_listen() {
+    let daemon = Daemon::start(Options::default());
+    let (socket, address) = named_listener(false);
+    let (mut server, queue) = listening(&daemon, &socket, false);
+    let mut client = App::new(&daemon);
+    let _conn = client.connect(address);
+    let (_accepted, _) = server.accept_wait(queue);
+    assert_eq!(server.unlisten(queue, Unlisten::Stopped), Reply::Done);
+    assert_eq!(server.ask(Request::ListenAgain { queue, reuse_address: false }).0, Reply::Done);
+    let reply = server.ask_showing(wish(false), &[socket.as_fd()]).0;
+    assert!(matches!(reply, Reply::Listening { is_known: false, .. }), "{reply:?}");
 }
 
 #[test]

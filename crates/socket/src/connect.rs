@@ -137,9 +137,13 @@ fn name_of(fd: RawFd) -> Result<SocketAddr, Errno> {
 pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Errno> {
     match sock.role() {
         Some(Role::Listener(listener)) if is_unspecified(name) => {
-            listen::stop(listener);
-            // The kernel's socket must stop listening, too.
-            return Ok(Connected::Nowhere);
+            let in_kernel = || rustix::net::connect_unspec(sys::borrow(fd));
+            return listen::stop_after_kernel(listener, in_kernel).map(|()| Connected::Now);
+        }
+        // Only the kernel knows whether the socket has a port.
+        Some(Role::Listener(listener)) if listener.queue.is_over() => {
+            listen::wait_as_wanted(sock, fd)?;
+            return Ok(Connected::Kernel(Why::asked(KernelReason::HasListened)));
         }
         Some(Role::Listener(_)) => return Err(Errno::ISCONN),
         Some(Role::Stream(link)) => return again(sock, link, name),

@@ -181,6 +181,12 @@ impl Set {
             sys::epoll_ctl(self.epfd, libc::EPOLL_CTL_ADD, fd, Some(&wanted))?;
             self.has_kernel();
         }
+        self.hold(fd, sock, wanted, kernel);
+        Ok(())
+    }
+
+    /// Takes a socket in; `kernel`: the kernel's set holds its placeholder.
+    fn hold(&self, fd: RawFd, sock: &Arc<Sock>, wanted: libc::epoll_event, kernel: bool) {
         if sock.role().is_some() {
             self.prepare();
         }
@@ -190,7 +196,6 @@ impl Set {
         let mut inner = lock(&self.inner);
         inner.look_at(fd);
         self.stir(inner);
-        Ok(())
     }
 
     /// The role of a socket in the set was just decided: connection or listener.
@@ -222,10 +227,12 @@ impl Set {
 
     /// Puts `fresh` in the place of `old`, which the set holds as `fd`.
     pub fn exchange(&self, fd: RawFd, old: &Sock, fresh: &Arc<Sock>) {
-        let taken = lock(&self.inner).take(fd, old);
-        if let Some(item) = taken {
-            // Cannot fail for want of room: the set held this descriptor just now.
-            let _ = self.add(fd, fresh, libc::epoll_event { events: item.armed_events(), u64: item.data });
+        let Some(item) = lock(&self.inner).take(fd, old) else { return };
+        let wanted = libc::epoll_event { events: item.armed_events(), u64: item.data };
+        // Cannot fail for want of room: the set held this descriptor just now.
+        if self.add(fd, fresh, wanted) == Err(Errno::EXIST) {
+            // A listener that begins anew has the same socket of the kernel, which the kernel's set holds still.
+            self.hold(fd, fresh, wanted, true);
         }
     }
 

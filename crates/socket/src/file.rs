@@ -424,11 +424,13 @@ pub fn shutdown(fd: RawFd, how: i32) -> Handled<()> {
         }
         Role::Stream(link) => Some(link.shutdown(how)).inspect(|_| sock.pass_on()),
         Role::Listener(listener) => {
-            // Linux stops listening, so the accept queue in shared memory stops, too.
-            if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
-                listen::stop(listener);
-            }
-            None
+            // As on Linux the socket no longer listens.
+            let direction = match how {
+                libc::SHUT_RD => rustix::net::Shutdown::Read,
+                libc::SHUT_RDWR => rustix::net::Shutdown::Both,
+                _ => return None,
+            };
+            Some(listen::stop_after_kernel(listener, || rustix::net::shutdown(sys::borrow(fd), direction)))
         }
     }
 }

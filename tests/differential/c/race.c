@@ -129,9 +129,10 @@ static void end_under(struct world *w, const char *what, int how, long (*call)(s
 CASE(race, shutdown_under_recv, TO_READ) { end_under(w, "recv", SHUT_RD, call_recv); }
 CASE(race, shutdown_of_both_under_recv, TO_READ) { end_under(w, "recv", SHUT_RDWR, call_recv); }
 CASE(race, shutdown_under_send, BIT(full)) { end_under(w, "send", SHUT_WR, send_little); }
-CASE(race, shutdown_under_poll, TO_READ) { end_under(w, "poll", SHUT_RDWR, call_poll); }
-CASE(race, shutdown_under_epoll_wait, TO_READ) { end_under(w, "epoll_wait", SHUT_RDWR, call_epoll_wait); }
+CASE(race, shutdown_under_poll, TO_READ | BIT(listening)) { end_under(w, "poll", SHUT_RDWR, call_poll); }
+CASE(race, shutdown_under_epoll_wait, TO_READ | BIT(listening)) { end_under(w, "epoll_wait", SHUT_RDWR, call_epoll_wait); }
 CASE(race, shutdown_under_accept, BIT(listening)) { end_under(w, "accept", SHUT_RD, call_accept); }
+CASE(race, shutdown_of_both_under_accept, BIT(listening)) { end_under(w, "accept", SHUT_RDWR, call_accept); }
 
 static void reset_under(struct world *w, const char *what, long (*call)(struct world *)) {
     struct waiter waiter = {.w = w, .call = call};

@@ -80,6 +80,19 @@ pub struct Listener {
     pub roused: Instant,
 }
 
+/// A listener that has stopped, with accepted connections that need its port.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopped {
+    /// Id of the accept queue that it had.
+    pub queue: u32,
+    /// Address that it has listened at; v4-mapped addresses as IPv4.
+    pub local: SocketAddr,
+    /// `SO_REUSEADDR` of its connections, also of those from before it listened again: else it could not have.
+    pub reuse_address: bool,
+    /// The socket is bound to the port still, because the program has named the port. A port that the kernel has chosen is free.
+    pub is_bound: bool,
+}
+
 /// All listening sockets, by the ids of their accept queues.
 #[derive(Debug)]
 pub struct Listeners {
@@ -90,6 +103,8 @@ pub struct Listeners {
     pub alive: Alive,
     /// Listeners, by the ids of their queues.
     pub all: HashMap<u32, Listener>,
+    /// The last that has stopped at an address, by the address.
+    pub stopped: HashMap<SocketAddr, Stopped>,
     by_port: HashMap<u16, Vec<u32>>,
     by_cookie: HashMap<u64, u32>,
 }
@@ -166,6 +181,7 @@ impl Listeners {
             deferred: Deferred::default(),
             alive,
             all: HashMap::new(),
+            stopped: HashMap::new(),
             by_port: HashMap::new(),
             by_cookie: HashMap::new(),
         }

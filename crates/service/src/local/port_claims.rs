@@ -1,7 +1,7 @@
 //! Ports of closed connections within the host: what they are needed for, and when a program may bind them again. Each answer is about the
 //! service's own sockets only.
 
-use crate::listen::table::{Listener, Origin};
+use crate::listen::table::{Listener, Origin, Stopped};
 use crate::local::is_live;
 use crate::local::port_need::Need;
 use crate::local::port_space::{Ends, PortSpace};
@@ -12,7 +12,7 @@ use control::Reply;
 use rustix::io::Errno;
 use shm::Half;
 use shm::half_flags::RELEASED;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -122,21 +122,58 @@ impl Registry {
         }
     }
 
+    /// A listener has stopped, and its port is kept where the kernel gave it up. Notes the listener if its connections need the port.
+    pub fn note_stopped(&mut self, queue: u32, listener: &Listener) {
+        let Listener { local, reuse_address, .. } = *listener;
+        if self.may_keep(listener) && self.ports.has_acceptors(local, self.now) {
+            let is_bound = self.ports.is_bound(local);
+            self.listeners.stopped.insert(local, Stopped { queue, local, reuse_address, is_bound });
+        }
+    }
+
+    /// The stopped listener that had the accept queue, and whether connections need its port. The needs are noted.
+    fn stopped(&mut self, queue: u32) -> Option<(Stopped, bool)> {
+        let stopped = self.listeners.stopped.values().find(|stopped| stopped.queue == queue).copied()?;
+        self.note_port(stopped.local.port());
+        Some((stopped, self.ports.has_acceptors(stopped.local, self.now)))
+    }
+
+    /// A process says that it closes, or has closed, a listener that has stopped.
+    pub fn closed_stopped(&mut self, queue: u32) -> Answer {
+        let Some((stopped, true)) = self.stopped(queue) else { return Answer::plain(Reply::Done) };
+        let is_kept = self.ports.keep(stopped.local, stopped.reuse_address, self.now);
+        Answer::plain(if is_kept { Reply::Done } else { Reply::PortNeeded })
+    }
+
+    /// Answers `Request::ListenAgain`. On Linux a socket that is bound listens again only if its connections, and itself, all have
+    /// `SO_REUSEADDR`, or no connection needs the port.
+    pub fn listen_again(&mut self, queue: u32, reuse_address: bool) -> Answer {
+        match self.stopped(queue) {
+            Some((stopped, true)) if stopped.is_bound && !(reuse_address && stopped.reuse_address) => {
+                Answer::refused(Errno::ADDRINUSE, "connections of the socket need its port")
+            }
+            _ => Answer::plain(Reply::Done),
+        }
+    }
+
     /// With `SO_REUSEPORT` the next socket must be of the same user as the one that holds the port, which is the service's.
     fn may_keep(&self, listener: &Listener) -> bool {
         listener.namespace == self.namespace && !listener.reuse_port && !self.tcp.owns(listener.local.ip())
     }
 
-    /// True while ports are kept for connections of closed listeners.
+    /// True while ports are kept for connections of closed or stopped listeners.
     pub fn keeps_ports(&self) -> bool {
-        !self.ports.kept_ports().is_empty()
+        !(self.ports.kept_ports().is_empty() && self.listeners.stopped.is_empty())
     }
 
     /// Gives spare ports back to the kernel.
     pub fn release_ports(&mut self) {
-        self.ports.kept_ports().into_iter().for_each(|port| self.note_port(port));
-        let Self { ports, pairs, relays, now, .. } = self;
+        let stopped = self.listeners.stopped.values().map(|stopped| stopped.local.port());
+        let noted: HashSet<u16> = self.ports.kept_ports().into_iter().chain(stopped).collect();
+        noted.into_iter().for_each(|port| self.note_port(port));
+        let Self { ports, listeners, pairs, relays, now, .. } = self;
         ports.release_kept(None, *now);
+        listeners.stopped.retain(|_, stopped| ports.has_acceptors(stopped.local, *now));
         ports.release(*now, |ends, origin| is_live(pairs, relays, ends, origin));
     }
 }

@@ -103,7 +103,21 @@ fn ends_at(need: Need, since: Instant) -> Option<Instant> {
 #[derive(Debug)]
 struct Kept {
     at: SocketAddr,
+    /// No other socket had the port then.
+    is_alone: bool,
     _socket: OwnedFd,
+}
+
+impl Kept {
+    /// Holds the port at that address, also beside a socket that shares it; from then on as `reuses` says. `None`: another socket has it.
+    fn hold(at: SocketAddr, reuses: bool) -> Option<Self> {
+        let (socket, is_alone) = match hold_at(at, false) {
+            None => (hold_at(at, true)?, false),
+            Some(socket) => (socket, true),
+        };
+        sockopt::set_socket_reuseaddr(&socket, reuses).ok()?;
+        Some(Self { at, is_alone, _socket: socket })
+    }
 }
 
 /// The ends in use, and their connections. An ended connection is removed later: when its ends are wanted, or after each pass over the
@@ -345,13 +359,20 @@ impl PortSpace {
         self.needed_by_acceptors(local.port(), now).iter().any(|at| covers(local, *at))
     }
 
-    /// A listener at `local` is closed: holds the port at the addresses at which its connections need it. The needs are noted.
-    pub fn keep(&mut self, local: SocketAddr, reuses: bool, now: Instant) {
+    /// A listener at `local` is closed: holds the port at the addresses at which its connections need it. The needs are noted. False: another
+    /// socket has the port somewhere there.
+    pub fn keep(&mut self, local: SocketAddr, reuses: bool, now: Instant) -> bool {
         let needed = self.needed_by_acceptors(local.port(), now);
         let is_new = |at: &SocketAddr| covers(local, *at) && self.kept.iter().all(|kept| kept.at != *at);
         let new: Vec<SocketAddr> = needed.into_iter().filter(is_new).take(KEPT_MOST).collect();
-        let hold = |at: SocketAddr| Some(Kept { at, _socket: hold_at(at, reuses)? });
-        self.kept.extend(new.into_iter().filter_map(hold));
+        let before = self.kept.len();
+        self.kept.extend(new.iter().filter_map(|at| Kept::hold(*at, reuses)));
+        self.kept.len() - before == new.len()
+    }
+
+    /// True when another socket had the port of a listener at `local` while `keep` was called for it.
+    pub fn is_bound(&self, local: SocketAddr) -> bool {
+        !self.kept.iter().any(|kept| covers(local, kept.at) && kept.is_alone)
     }
 
     /// The ports that are kept for closed listeners' connections, each once.

@@ -196,6 +196,7 @@ impl Registry {
             Request::Listen { backlog, nonblocking } => self.listen(id, backlog, nonblocking, shown),
             Request::Nonblocking { queue, on } => self.set_nonblocking(id, queue, on),
             Request::Unlisten { queue, because } => self.unlisten(id, queue, because),
+            Request::ListenAgain { queue, reuse_address } => self.listen_again(queue, reuse_address),
             Request::Accepted { queue } => self.accepted_one(id, queue),
             Request::Take { queue, grant } => self.take(id, queue, grant),
             Request::QueueWaker { queue, application, context } => {

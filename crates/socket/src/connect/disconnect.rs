@@ -2,6 +2,7 @@
 //! while connecting). What lies in shared memory is let go of at once; only the block stays, for the pending error. A later `connect`,
 //! `listen` or `bind` uses a new socket behind the same descriptors.
 
+use crate::connect::listen::{self, Listener};
 use crate::file::{self, SOCKS};
 use crate::session;
 use crate::socket::{Role, Sock, options, pending_sockopts, placeholder};
@@ -45,19 +46,19 @@ fn forget_address(link: &Endpoint, family: i32) {
 /// the program has bound the old one.
 pub fn begin_anew(fd: RawFd) -> Option<Result<Arc<Sock>, Errno>> {
     let sock = SOCKS.pin(fd)?.share();
-    let is_over = matches!(sock.decided(), Some(Role::Listener(listener)) if listener.queue.is_over());
-    Some(match is_over {
-        true => Ok(listen_anew(&sock)),
-        false if sock.is_unconnected() => renew(&sock, fd),
-        false => Ok(sock),
+    Some(match sock.decided() {
+        Some(Role::Listener(listener)) if listener.queue.is_over() => listen_anew(&sock, listener),
+        _ if sock.is_unconnected() => renew(&sock, fd),
+        _ => Ok(sock),
     })
 }
 
 /// The object for a socket that has stopped listening, and may begin again: on the same socket of the kernel, with another accept queue.
-fn listen_anew(old: &Arc<Sock>) -> Arc<Sock> {
+fn listen_anew(old: &Arc<Sock>, listener: &Listener) -> Result<Arc<Sock>, Errno> {
+    listen::may_listen_again(old, listener)?;
     let fresh = Arc::new(Sock::after(old));
     file::exchange(old, &fresh);
-    fresh
+    Ok(fresh)
 }
 
 fn renew(old: &Arc<Sock>, fd: RawFd) -> Result<Arc<Sock>, Errno> {

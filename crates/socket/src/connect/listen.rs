@@ -6,7 +6,7 @@ use crate::process::visibility::{self, Changing};
 use crate::process::{fork, io_uring};
 use crate::session::{self, Client, config, detached, log};
 use crate::socket::placeholder::{self, Place};
-use crate::socket::{Sock, flag};
+use crate::socket::{Sock, flag, options};
 use crate::sys::signal::Deferred;
 use crate::sys::{self, address};
 use crate::wait::{self, Patience};
@@ -94,7 +94,7 @@ pub fn listen(sock: &Arc<Sock>, fd: RawFd, backlog: i32) -> Result<Listened, Err
 pub fn join(sock: &Arc<Sock>, fd: RawFd) {
     let listened = whom_to_ask(sock, fd).map(|client| announce(sock, fd, &client, backlog_of(fd)));
     match listened {
-        Ok(Ok(Listened::Ours)) => crate::socket::options::take_over(sock, fd),
+        Ok(Ok(Listened::Ours)) => options::take_over(sock, fd),
         Ok(Ok(Listened::Kernel(why))) | Err(why) => fallback::count(why.reason, Some(fd)),
         Ok(Err(e)) => log::log(log::Level::Info, format_args!("fd {fd} listens in the kernel: {e}")),
     }
@@ -150,7 +150,7 @@ fn announce(sock: &Arc<Sock>, fd: RawFd, client: &Arc<Client>, backlog: u32) -> 
     sock.decide_listener(Listener { queue, is_busy, shown_by, is_port_needed });
     // The service already has the options of a socket that it knows.
     if !is_known {
-        crate::socket::options::tell(sock);
+        options::tell(sock);
     }
     tell_of_role(sock);
     placeholder::prepare(sock.family());
@@ -184,13 +184,39 @@ pub fn await_by_call(sock: &Sock) {
     }
 }
 
+/// Asks whether a socket that has stopped listening may listen again.
+///
+/// # Errors
+/// EADDRINUSE, as Linux's: connections that it has accepted need its port.
+pub fn may_listen_again(sock: &Sock, listener: &Listener) -> Result<(), Errno> {
+    let Some(client) = session::present() else { return Ok(()) };
+    let reuse_address = options::reuses_address(sock);
+    match client.ask(Request::ListenAgain { queue: listener.queue.id, reuse_address }) {
+        Ok((Reply::Refused { errno, .. }, _)) => Err(Errno::from_raw_os_error(errno)),
+        _ => Ok(()),
+    }
+}
+
 /// The process can take connections out of the queue no longer. When this returns no connection waits for this process alone.
 pub fn give_up(listener: &Listener, client: &Client) {
     // An error: the service is gone, and so is the queue.
     let _ = client.ask(Request::Unlisten { queue: listener.queue.id, because: Unlisten::GivenUp });
 }
 
-/// Stops listening: connections that wait are reset. The caller tells the placeholder.
+/// Stops listening, by `in_kernel` first: then the service finds the port as the kernel leaves it. Connections that wait are reset.
+///
+/// # Errors
+/// The kernel's. Nothing has happened then.
+pub fn stop_after_kernel(
+    listener: &Listener,
+    in_kernel: impl FnOnce() -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    in_kernel()?;
+    stop(listener);
+    Ok(())
+}
+
+/// The socket has stopped listening, or is the kernel's in all processes: connections that wait are reset.
 pub fn stop(listener: &Listener) {
     if let Some(client) = session::present() {
         let _ = client.ask(Request::Unlisten { queue: listener.queue.id, because: Unlisten::Stopped });
@@ -199,9 +225,9 @@ pub fn stop(listener: &Listener) {
 
 /// This process has closed its last descriptor of a listener.
 pub fn close(listener: &Listener, client: Option<&Client>) {
-    let Some(client) = client.filter(|_| !listener.queue.is_over()) else { return };
+    let Some(client) = client else { return };
     let request = Request::Unlisten { queue: listener.queue.id, because: Unlisten::Closed };
-    if listener.shown_by.load(Ordering::Relaxed) == fork::generation() {
+    if listener.queue.is_over() || listener.shown_by.load(Ordering::Relaxed) == fork::generation() {
         // Perhaps the last holder: when this returns no process connects directly.
         let is_needed = matches!(client.ask(request), Ok((Reply::PortNeeded, _)));
         listener.is_port_needed.store(is_needed, Ordering::Relaxed);
@@ -311,7 +337,7 @@ fn admit(
     crate::connect::store_addresses(&link, local, peer, sock.family());
     let accepted = Sock::accepted(sock.family(), link);
     accepted.mark(flag::COMMON, place.is_common());
-    crate::socket::options::inherit(sock, &accepted);
+    options::inherit(sock, &accepted);
     Ok(place.leave().map(|fd| Accepted { fd, sock: Some(Arc::new(accepted)), peer: Some(peer) }))
 }
 

@@ -196,19 +196,38 @@ fn a_closed_listeners_port_is_kept_for_its_connections() {
     ports.take(ends, Origin::Relay(1));
     assert!(ports.has_acceptors(anywhere, begin) && ports.has_acceptors(at, begin));
     assert!(!ports.has_acceptors(SocketAddr::new("127.0.0.2".parse().unwrap(), at.port()), begin));
-    ports.keep(anywhere, false, begin);
-    assert!(ports.kept.is_empty(), "the kernel's listener is still there");
+    assert!(!ports.keep(anywhere, false, begin), "the kernel's listener is still there");
+    assert!(ports.kept.is_empty());
     drop(listener);
     for reuses in [false, true] {
         let mut ports = PortSpace::default();
         ports.take(ends, Origin::Relay(1));
-        ports.keep(anywhere, reuses, begin);
-        ports.keep(anywhere, reuses, begin);
+        assert!(ports.keep(anywhere, reuses, begin) && ports.keep(anywhere, reuses, begin));
         assert_eq!(ports.kept_ports().len(), 1);
+        assert!(!ports.is_bound(anywhere), "the kernel's listener was gone");
         assert!(!is_free(at));
         assert_eq!(hold_at(at, true).is_some(), reuses, "as the listener was");
         ports.end(&ends, Origin::Relay(1), [Need::Nothing, Need::TimeWait], begin);
         assert!(!ports.release_kept(None, begin + 59 * S) && !is_free(at));
         assert!(ports.release_kept(None, begin + 60 * S) && is_free(at));
+    }
+}
+
+#[test]
+fn a_stopped_listeners_port_is_kept_beside_a_socket_that_reuses_addresses() {
+    let begin = Instant::now();
+    // The standard library's listeners have `SO_REUSEADDR`. A port that is named stays when the socket stops listening.
+    let mut listeners = (20_500..).map(|port| std::net::TcpListener::bind(("127.0.0.1", port)));
+    let listener = listeners.find_map(Result::ok).unwrap();
+    let at = listener.local_addr().unwrap();
+    rustix::net::shutdown(&listener, rustix::net::Shutdown::Read).unwrap();
+    for reuses in [false, true] {
+        let mut ports = PortSpace::default();
+        ports.take(["127.0.0.1:9".parse().unwrap(), at], Origin::Relay(1));
+        assert!(ports.keep(at, reuses, begin) && ports.is_bound(at));
+        assert_eq!(hold_at(at, true).is_some(), reuses, "as its connections are");
+        sockopt::set_socket_reuseaddr(&listener, false).unwrap();
+        assert!(hold_at(at, true).is_none(), "the socket has the port itself");
+        sockopt::set_socket_reuseaddr(&listener, true).unwrap();
     }
 }
