@@ -72,11 +72,7 @@ pub fn judge(report: &mut Report, system: &str, bars: &[Bar]) {
             report.failures.push(format!("{}: {}: nothing to hold against the bar", bar.cases, bar.metric));
         }
         for (case, value) in found {
-            let peer = match bar.measure {
-                Measure::Over(peer) | Measure::OverOrFloor(peer, _) => format!(" times the {peer}'s"),
-                Measure::Alone => String::new(),
-            };
-            let text = format!("{case}: {} {}{peer}", bar.metric, number(value));
+            let text = format!("{case}: {}", bar.measured(value));
             match bar.measure {
                 Measure::OverOrFloor(_, floor) if !bar.limit.holds(value) => {
                     let is_it = |r: &&Ratio| r.case == case && r.metric == bar.metric && r.over == floor;
@@ -86,6 +82,32 @@ pub fn judge(report: &mut Report, system: &str, bars: &[Bar]) {
                 }
                 _ => tell(report, text, value, bar.limit),
             }
+        }
+    }
+}
+
+/// As [`judge`] for bars that are alternatives to each other, all of the same cases and metric: a case has reached them if it keeps the limit
+/// of one of them.
+pub fn judge_any(report: &mut Report, system: &str, bars: &[Bar]) {
+    let Some(first) = bars.first() else { return };
+    let found: Vec<Vec<(String, f64)>> = bars.iter().map(|bar| bar.found(report, system)).collect();
+    let mut cases: Vec<&String> = found.iter().flatten().map(|(case, _)| case).collect();
+    cases.sort_unstable();
+    cases.dedup();
+    if cases.is_empty() {
+        report.failures.push(format!("{}: {}: nothing to hold against the bar", first.cases, first.metric));
+    }
+    for case in cases {
+        let (mut texts, mut is_reached) = (Vec::new(), false);
+        for (bar, found) in bars.iter().zip(&found) {
+            let Some((_, value)) = found.iter().find(|(of, _)| of == case) else { continue };
+            texts.push(format!("{} ({})", bar.measured(*value), bar.limit));
+            is_reached |= bar.limit.holds(*value);
+        }
+        let text = format!("{case}: {}", texts.join(", or "));
+        match is_reached {
+            true => report.notes.push(format!("reached: {text}")),
+            false => report.failures.push(format!("not reached: {text}")),
         }
     }
 }
@@ -100,6 +122,15 @@ pub fn tell(report: &mut Report, text: String, value: f64, limit: Limit) {
 }
 
 impl Bar {
+    /// The measured number as text.
+    fn measured(&self, value: f64) -> String {
+        let peer = match self.measure {
+            Measure::Over(peer) | Measure::OverOrFloor(peer, _) => format!(" times the {peer}'s"),
+            Measure::Alone => String::new(),
+        };
+        format!("{} {}{peer}", self.metric, number(value))
+    }
+
     /// The cases to which this bar applies, each with its number.
     fn found(&self, report: &Report, system: &str) -> Vec<(String, f64)> {
         let is_under = |case: &str| self.cases.ends_with('/') && case.starts_with(self.cases);
@@ -143,6 +174,41 @@ mod tests {
         assert_eq!(judged("short/rpcs1", Limit::Least(3.1)), (0, 1));
         assert_eq!(judged("short/", Limit::Most(2.0)), (1, 1));
         assert_eq!(judged("short/rpcs4", Limit::Most(2.0)), (0, 1));
+    }
+
+    #[test]
+    fn one_of_several_limits_is_enough() {
+        let judged = |us, of_kernel| {
+            let mut samples = Samples::default();
+            samples.add("isolation/out", "towpath", "p99", "us", us);
+            let mut report = Report::new("isolation");
+            report.rows = samples.rows();
+            let ratio = |over: &str, median| Ratio {
+                case: "isolation/out".to_owned(),
+                metric: "p99".to_owned(),
+                over: over.to_owned(),
+                median,
+                interval: None,
+            };
+            report.ratios = vec![ratio("kernel", of_kernel)];
+            let bar = |measure, limit| Bar { cases: "isolation/", metric: "p99", measure, limit };
+            let bars =
+                [bar(Measure::Alone, Limit::Most(1000.0)), bar(Measure::Over("kernel"), Limit::Most(3.0))];
+            judge_any(&mut report, "towpath", &bars);
+            (report.notes, report.failures)
+        };
+        assert_eq!(
+            judged(900.0, 4.0).0,
+            ["reached: isolation/out: p99 900 (at most 1000), or p99 4 times the kernel's (at most 3)"]
+        );
+        assert_eq!(judged(2000.0, 2.5).1.len(), 0);
+        assert_eq!(judged(2000.0, 3.5).0.len(), 0);
+        assert_eq!(judged(2000.0, 3.5).1.len(), 1);
+        let mut nothing = Report::new("isolation");
+        let bar =
+            Bar { cases: "isolation/", metric: "p99", measure: Measure::Alone, limit: Limit::Most(1.0) };
+        judge_any(&mut nothing, "towpath", &[bar]);
+        assert_eq!(nothing.failures, ["isolation/: p99: nothing to hold against the bar"]);
     }
 
     #[test]

@@ -228,7 +228,10 @@ impl Stage {
 }
 
 /// Starts a service at that end of the link.
-fn service_at(options: &Options, link: &Link, end: usize) -> anyhow::Result<Service> {
+///
+/// # Errors
+/// When it does not start.
+pub fn service_at(options: &Options, link: &Link, end: usize) -> anyhow::Result<Service> {
     let (interface, address) = (format!("packet:{INTERFACE}"), format!("{}/24", link.addresses[end]));
     let namespace = link.namespaces[end].name();
     Service::start(options, Port::Packet { interface: &interface, namespace, address: &address, flags: &[] })

@@ -2,11 +2,11 @@
 
 mod many;
 
-use crate::launch::{Port, Service};
+use crate::launch::{Port, Service, TAP_ADDRESS};
 use crate::program::{self, Running};
-use crate::redis::{self, local, tap};
+use crate::redis::{self, local};
 use crate::samples::Samples;
-use crate::served::Served;
+use crate::served::{Host, Served};
 use crate::tap::namespace::Namespace;
 use crate::{Options, Report, clock, cpu};
 use clap::Parser;
@@ -76,7 +76,7 @@ pub fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
         let namespace = Namespace::new()?;
         let port = Port::Tap { namespace: namespace.name(), offloads: true };
         let service = Service::start(options, port)?;
-        let accelerated = tap::through(&service, &namespace)?;
+        let accelerated = redis::start(Host::through(&service, TAP_ADDRESS, &namespace))?;
         look("idle/tap/n1000", &service, &accelerated, options, &mut samples, &mut report)?;
         accelerated.stop();
         service.stop();

@@ -17,6 +17,7 @@ mod floor;
 mod idle;
 mod interrupt;
 mod iperf;
+mod isolation;
 mod kv;
 mod launch;
 mod loss;
@@ -84,6 +85,11 @@ const BENCHES: &[Bench] = &[
         name: "bulk",
         about: "100 bulk flows over TAP and veth, Towpath or the kernel at either end, beside two kernels",
         run: bulk::run,
+    },
+    Bench {
+        name: "isolation",
+        about: "small requests beside iperf3 -P 8 over veth and TAP, into the server and out of it",
+        run: isolation::run,
     },
     Bench {
         name: "sockets",

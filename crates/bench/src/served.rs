@@ -9,6 +9,8 @@ use crate::redis::local::limit_cores;
 use crate::samples::Samples;
 use crate::sockets::actor::Answer;
 use crate::sockets::ask::{self, Ask};
+use crate::tap::link::Link;
+use crate::tap::namespace::Namespace;
 use crate::{Options, Report};
 use anyhow::Context;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
@@ -35,6 +37,35 @@ pub struct Host<'a> {
     pub between: Vec<u32>,
     /// The service, if connections must be accelerated.
     pub service: Option<&'a Service>,
+}
+
+impl<'a> Host<'a> {
+    /// A server through `service`, which has a port; its clients run on the kernel of `clients`.
+    #[must_use]
+    pub fn through(service: &'a Service, address: Ipv4Addr, clients: &'a Namespace) -> Self {
+        Self {
+            name: "towpath",
+            address,
+            server: Box::new(|program| service.command(program)),
+            client: Box::new(|program| clients.command(program)),
+            between: vec![service.pid()],
+            service: Some(service),
+        }
+    }
+
+    /// A server on the kernel at the first end of `link`; its clients run on the kernel at the second end.
+    #[must_use]
+    pub fn over_link(name: &'static str, link: &'a Link) -> Self {
+        let [there, here] = &link.namespaces;
+        Self {
+            name,
+            address: link.addresses[0],
+            server: Box::new(|program| there.command(program)),
+            client: Box::new(|program| here.command(program)),
+            between: link.pids(),
+            service: None,
+        }
+    }
 }
 
 /// A command that runs a program on the kernel.

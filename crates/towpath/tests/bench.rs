@@ -7,6 +7,7 @@ mod common;
 
 use common::library;
 use serde_json::Value;
+use std::path::Path;
 use std::process::{Command, Output};
 
 fn bench(name: &str, seconds: &str, more: &[&str], variables: &[(&str, &str)]) -> Output {
@@ -112,6 +113,58 @@ fn rpcs_are_measured_beside_every_kernel() {
 fn unmodified_servers_are_measured() {
     has_every_number(&result("memcached", "0.05"), "rate", "kernel");
     has_every_number(&result("nginx", "1"), "requests", "kernel");
+}
+
+#[test]
+fn small_requests_are_measured_beside_bulk_flows() {
+    if !is_root() || !has_iperf3() {
+        eprintln!("skipped: it needs root and iperf3");
+        return;
+    }
+    let result = result("isolation", "0.5");
+    for (link, peer) in [("veth", "kernel-veth"), ("tap", "kernel-tap")] {
+        let alone = [("alone", ["p50", "p99", "p99.9"].as_slice())];
+        let bulk = ["p50", "p99", "p99.9", "bulk", "bulk per processor-second"].as_slice();
+        for (beside, metrics) in alone.into_iter().chain([("flows8/in", bulk), ("flows8/out", bulk)]) {
+            let case = format!("isolation/{link}/64B/c1/{beside}");
+            for (system, metric) in ["towpath", peer].iter().flat_map(|s| metrics.iter().map(move |m| (s, m)))
+            {
+                let rows = rows(&result, system);
+                let row = rows.iter().find(|row| row["case"] == *case && row["metric"] == **metric);
+                let row = row.unwrap_or_else(|| panic!("no {metric} of {system} in {case}: {result}"));
+                for field in ["median", "cores_used", "cpu_ns_per_op"] {
+                    assert!(row[field].as_f64().unwrap() > 0.0, "{field} in {row}");
+                }
+            }
+            let ratios = result["ratios"].as_array().unwrap();
+            for over in [peer, "towpath-alone"] {
+                let is_ratio = |r: &&Value| r["case"] == case && r["metric"] == "p50" && r["over"] == over;
+                let is_expected = over == peer || beside != "alone";
+                assert_eq!(ratios.iter().any(|r| is_ratio(&r)), is_expected, "{case} over {over}");
+            }
+        }
+    }
+}
+
+#[test]
+fn without_iperf3_isolation_is_skipped_with_a_word() {
+    // The measurement looks there, too, whatever the path says.
+    if ["/usr/sbin/iperf3", "/sbin/iperf3"].iter().any(|path| Path::new(path).exists()) {
+        eprintln!("skipped: iperf3 is found without a path");
+        return;
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_towpath"));
+    let output = command.args(["bench", "isolation", "--quick"]).env("PATH", "/nowhere").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("note: skipped: "), "{said}");
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn has_iperf3() -> bool {
+    Command::new("iperf3").arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
 #[test]

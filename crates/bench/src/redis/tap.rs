@@ -6,7 +6,7 @@ use super::local::limit_cores;
 use crate::launch::{Port, Service, TAP_ADDRESS};
 use crate::program;
 use crate::samples::Samples;
-use crate::served::{Host, Served, Starter, on_kernel};
+use crate::served::{Host, Served};
 use crate::tap::link::{Kind, Link};
 use crate::tap::namespace::Namespace;
 use crate::{Options, Report};
@@ -26,8 +26,10 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     let (taps, veth) = (Link::new(Kind::TapOffloads)?, Link::new(Kind::Veth)?);
     let mut samples = Samples::default();
     {
-        let systems =
-            [through(&service, &namespace)?, between("kernel-tap", &taps)?, between("kernel-veth", &veth)?];
+        let through = Host::through(&service, TAP_ADDRESS, &namespace);
+        let [over_taps, over_veth] =
+            [Host::over_link("kernel-tap", &taps), Host::over_link("kernel-veth", &veth)];
+        let systems = [super::start(through)?, super::start(over_taps)?, super::start(over_veth)?];
         interleave("redis/tap", &systems, options, &mut samples, &mut report);
         systems.into_iter().for_each(Served::stop);
     }
@@ -39,38 +41,4 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     report.rows = samples.rows();
     report.ratios = samples.ratios("towpath", &["kernel-tap", "kernel-veth"]);
     Ok(report)
-}
-
-/// Starts an accelerated server; its clients run on the kernel of `namespace`.
-///
-/// # Errors
-/// When redis does not answer.
-pub fn through<'a>(service: &'a Service, namespace: &'a Namespace) -> anyhow::Result<Served<'a>> {
-    let server: Starter<'a> = Box::new(|program| service.command(program));
-    let client: Starter<'a> = Box::new(|program| {
-        on_kernel(program)?;
-        namespace.command(program)
-    });
-    super::start(Host {
-        name: "towpath",
-        address: TAP_ADDRESS,
-        server,
-        client,
-        between: vec![service.pid()],
-        service: Some(service),
-    })
-}
-
-fn between<'a>(name: &'static str, link: &'a Link) -> anyhow::Result<Served<'a>> {
-    let [there, here] = &link.namespaces;
-    let server: Starter<'a> = Box::new(|program| there.command(program));
-    let client: Starter<'a> = Box::new(|program| here.command(program));
-    super::start(Host {
-        name,
-        address: link.addresses[0],
-        server,
-        client,
-        between: link.pids(),
-        service: None,
-    })
 }

@@ -4,6 +4,7 @@
 use super::actor::{Actor, Answer, BACKLOG};
 use super::acts::{cycle, load, memory, pipeline, ready, wake};
 use super::{calls, echo};
+use crate::isolation::pings;
 use crate::kv::server;
 use crate::stream::stages;
 use crate::{affinity, client};
@@ -51,6 +52,8 @@ pub enum Ask {
     Echo(echo::Ask),
     /// A request of the module [`client`].
     Client(client::Ask),
+    /// A request of the module [`pings`].
+    Pings(pings::Ask),
     /// A request of the module [`server`].
     Kv(server::Ask),
     /// A request of the module [`stages`].
@@ -115,6 +118,7 @@ fn obey(actor: &mut Actor, ask: Ask, fds: Vec<OwnedFd>) -> anyhow::Result<Answer
         Ask::Pipeline(ask) => return pipeline::obey(actor, ask),
         Ask::Echo(ask) => return echo::obey(actor, ask),
         Ask::Client(ask) => return client::obey(actor, ask),
+        Ask::Pings(ask) => return pings::obey(actor, ask),
         Ask::Kv(ask) => return server::obey(actor, ask),
         Ask::Stream(ask) => return stages::obey(actor, ask),
     }

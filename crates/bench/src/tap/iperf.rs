@@ -1,4 +1,4 @@
-//! One stream of unmodified iperf3.
+//! One stream of unmodified iperf3, and what iperf3 prints.
 
 use crate::cpu::Meter;
 use crate::launch::{self, Service};
@@ -7,9 +7,14 @@ use crate::samples::Sample;
 use anyhow::Context;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Bytes to which processor time refers: a mebibyte.
 pub const OPERATION: f64 = 1_048_576.0;
+/// The time in which iperf3 must print what is waited for.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Runs one stream between `server` and `client` (commands that start iperf3, without arguments), from client to server, or back if
 /// `reverse`. `others`: ids of processes between them. The sample's value is Gbit/s.
@@ -26,7 +31,7 @@ pub fn one_stream(
 ) -> anyhow::Result<Sample> {
     let server = server.args(["-s", "-1", "--forceflush"]).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut server = Running::start(server)?;
-    wait_for_listening(&mut server)?;
+    Said::by(&mut server)?.wait_for("listening", 1)?;
     let pids = [others, &[server.pid()]].concat();
     let meter = Meter::start(&pids);
     let length = (seconds.round() as u64).max(1).to_string();
@@ -65,23 +70,52 @@ pub fn accelerated(
     Ok(sample)
 }
 
-/// Waits until the server says that it listens. A thread reads the server's output to its end.
-fn wait_for_listening(server: &mut Running) -> anyhow::Result<()> {
-    let stdout = server.take_stdout().context("iperf3's output")?;
-    let (tell, told) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            if line.contains("listening") {
-                // The send fails if the wait has timed out.
-                let _ = tell.send(());
-            }
-        }
-    });
-    told.recv_timeout(std::time::Duration::from_secs(5)).context("iperf3 -s did not say that it listens")
+/// The lines that an iperf3 prints. A thread reads them to the end of the output, whether or not this value lives.
+pub struct Said {
+    lines: Receiver<String>,
 }
 
-/// Received bytes, and bits per second.
-fn parse(json: &str) -> anyhow::Result<(f64, f64)> {
+impl Said {
+    /// The output of that iperf3, which must be a pipe.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub fn by(iperf: &mut Running) -> anyhow::Result<Self> {
+        let stdout = iperf.take_stdout().context("iperf3's output")?;
+        let (tell, lines) = mpsc::channel();
+        thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                // The send fails if the lines are of no interest any more.
+                let _ = tell.send(line);
+            }
+        });
+        Ok(Self { lines })
+    }
+
+    /// Waits until `count` more lines contain `words`.
+    ///
+    /// # Errors
+    /// When they do not come within 20 s.
+    pub fn wait_for(&self, words: &str, count: u32) -> anyhow::Result<()> {
+        let until = Instant::now() + PATIENCE;
+        let mut seen = 0;
+        while seen < count {
+            let left = until.saturating_duration_since(Instant::now());
+            let line = self
+                .lines
+                .recv_timeout(left)
+                .with_context(|| format!("iperf3 -s said \"{words}\" {seen} times instead of {count}"))?;
+            seen += u32::from(line.contains(words));
+        }
+        Ok(())
+    }
+}
+
+/// Received bytes, and bits per second, of all streams in the result of a client with `-J`.
+///
+/// # Errors
+/// When the text is no result.
+pub fn parse(json: &str) -> anyhow::Result<(f64, f64)> {
     let result: serde_json::Value = serde_json::from_str(json).context("iperf3 printed no JSON")?;
     let sum = &result["end"]["sum_received"];
     let field = |name: &str| sum[name].as_f64().with_context(|| format!("no {name} in iperf3's result"));
