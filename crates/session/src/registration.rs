@@ -1,11 +1,12 @@
 //! How a process registers: it says hello, maps a region of its own, and makes the first pages of it present.
 
-use super::{Client, detached, open};
-use crate::fd::reserved::{Internal, claim, unclaim};
-use crate::process::host::HOST;
-use crate::session::log::{Level, log};
-use crate::session::rpc::{Exchange, say_hello};
+use crate::client::open;
+use crate::host::HOST;
+use crate::log::{Level, log};
+use crate::reserved::{Internal, claim, unclaim};
+use crate::rpc::{Exchange, say_hello};
 use crate::sys;
+use crate::{Client, detached};
 use base::limits::RING_MIN;
 use control::{Line, LineError, Parent, Push, Reply, Request, Welcome};
 use endpoint::region::Mapped;
@@ -27,9 +28,9 @@ const FIRST_BYTES: u64 = 64 << 10;
 /// A registration that has only said hello: from then on the service notices the end of this process.
 #[derive(Debug)]
 pub struct Announced {
-    pub(super) exchange: Exchange,
-    pub(super) control: RawFd,
-    pub(super) name: Arc<str>,
+    pub(crate) exchange: Exchange,
+    pub(crate) control: RawFd,
+    pub(crate) name: Arc<str>,
     /// Number of the holder bit that the parent has promised.
     holder: u8,
 }

@@ -1,17 +1,55 @@
 //! Descriptors of the library's own: moved out of the program's way, and remembered so that a program that closes every descriptor it does
 //! not know leaves them alone.
 
-use crate::process::visibility;
 use crate::sys;
 use endpoint::host::Waker;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Numbers from here on are never ours: one bit is kept below for each smaller one.
 pub const MOST: usize = 65_536;
 static OURS: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 64];
+
+/// The lowest word of the numbers given up since [`take_unclaimed`] was last called; `usize::MAX`: none was.
+static UNCLAIMED: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// Number of times that a set of the library's was about to be made or closed (`BEGUN`), and that this was completed (`DONE`).
+static BEGUN: AtomicU32 = AtomicU32::new(0);
+static DONE: AtomicU32 = AtomicU32::new(0);
+
+/// While this lives, a set of the library's is being made or closed: the kernel and the tables may disagree about its descriptor.
+#[derive(Debug)]
+pub struct Changing(());
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        DONE.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Begins a change of the library's sets, until the result is dropped.
+pub fn begin() -> Changing {
+    BEGUN.fetch_add(1, Ordering::SeqCst);
+    Changing(())
+}
+
+/// Number of changes begun and of changes completed.
+pub fn changes() -> (u32, u32) {
+    (BEGUN.load(Ordering::SeqCst), DONE.load(Ordering::SeqCst))
+}
+
+/// In a forked child: ends the changes that the parent's threads had begun, for they do not run here.
+pub fn settle() {
+    DONE.store(BEGUN.load(Ordering::SeqCst), Ordering::SeqCst);
+}
+
+/// The lowest word (see [`word`]) with a number that was given up since the last call: such numbers must be checked again.
+pub fn take_unclaimed() -> Option<usize> {
+    let is_any = UNCLAIMED.load(Ordering::SeqCst) != usize::MAX;
+    let lowest = is_any.then(|| UNCLAIMED.swap(usize::MAX, Ordering::SeqCst));
+    lowest.filter(|word| *word != usize::MAX)
+}
 
 /// True when the program must not touch `fd`.
 #[must_use]
@@ -63,7 +101,7 @@ pub fn note(fd: RawFd) {
 
 /// Gives up the claim and closes the descriptor.
 pub fn close(fd: RawFd) {
-    let _changing = visibility::begin();
+    let _changing = begin();
     unclaim(fd);
     let _ = sys::close(fd);
 }
@@ -73,7 +111,7 @@ pub fn unclaim(fd: RawFd) {
     let i = fd as u32 as usize;
     if i < MOST {
         OURS[i / 64].fetch_and(!(1 << (i % 64)), Ordering::Relaxed);
-        visibility::disown(fd);
+        UNCLAIMED.fetch_min(i / 64, Ordering::SeqCst);
     }
 }
 
@@ -102,7 +140,7 @@ impl Internal {
     /// # Errors
     /// As the kernel's.
     pub fn epoll() -> Result<Self, Errno> {
-        let _changing = visibility::begin();
+        let _changing = begin();
         Ok(Self::new(epoll::create(epoll::CreateFlags::CLOEXEC)?))
     }
 

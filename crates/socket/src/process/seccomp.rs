@@ -1,22 +1,18 @@
-//! A process that locks itself in with seccomp is killed for calls that its filter does not foresee. If these include calls of this
-//! library, the library does without them: it asks the service for nothing more, so new sockets are the kernel's, and its connections go on
-//! in the memory that is there. It still wakes others by eventfds. For its own news it sleeps in short slices and looks; peers of this host
-//! are told to do the same if it may lack their eventfds.
+//! A process that locks itself in with seccomp: judges the filter, and fetches what is needed before it rules ([`session::detached`]).
+//! Peers of this host are told to look for news themselves if this process may lack their eventfds.
 
 use crate::connect::listen;
-use crate::fd::reserved;
 use crate::process::bpf::{self, Call};
 use crate::process::fork;
-use crate::session::{self, config};
 use crate::socket::{Role, pending_sockopts, placeholder};
 use crate::{epoll, file};
 use endpoint::Endpoint;
 use libc::c_long;
 use queue::stream::raise;
 use rustix::io::Errno;
+use session::reserved;
+use session::{self, config, detached};
 use shm::half_flags::MUTE;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
 
 pub use crate::process::bpf::Instruction;
 
@@ -50,69 +46,8 @@ const NEEDED: [Call; 13] = [
     Call { number: libc::SYS_socket as u32, first: Some(libc::AF_INET as u64) },
 ];
 
-/// Calls that others replace, or that are left out, where they are forbidden: one bit each in [`FORBIDDEN`].
-const OPTIONAL: [c_long; 20] = [
-    libc::SYS_sched_yield,
-    libc::SYS_rt_sigaction,
-    libc::SYS_rt_sigprocmask,
-    libc::SYS_tgkill,
-    libc::SYS_rt_tgsigqueueinfo,
-    libc::SYS_getuid,
-    libc::SYS_kill,
-    libc::SYS_getpid,
-    libc::SYS_unshare,
-    libc::SYS_process_vm_readv,
-    libc::SYS_process_vm_writev,
-    libc::SYS_ppoll,
-    libc::SYS_epoll_pwait,
-    libc::SYS_epoll_pwait2,
-    libc::SYS_accept4,
-    libc::SYS_fcntl,
-    libc::SYS_nanosleep,
-    libc::SYS_lseek,
-    libc::SYS_pread64,
-    OLD_POLL,
-];
-
-#[cfg(target_arch = "x86_64")]
-const OLD_POLL: c_long = libc::SYS_poll;
-#[cfg(not(target_arch = "x86_64"))]
-const OLD_POLL: c_long = libc::SYS_ppoll;
-
-/// Time before the first look at what is waited for; later looks come after an eighth of the whole wait.
-const SLICE_MIN: Duration = Duration::from_micros(50);
-/// Longest time between two looks.
-const SLICE_MAX: Duration = Duration::from_millis(1);
-
 /// Least limit of descriptors for a registration, which takes some: a program with a lower limit means to have no more.
 const DESCRIPTORS: u64 = 256;
-
-static LOCKED: AtomicBool = AtomicBool::new(false);
-/// The service can still be asked for wakers: see [`has_line`].
-static HAS_LINE: AtomicBool = AtomicBool::new(false);
-static FORBIDDEN: AtomicU32 = AtomicU32::new(0);
-
-/// True when this library does without the service and without being woken.
-#[inline]
-pub fn is_locked() -> bool {
-    LOCKED.load(Ordering::Relaxed)
-}
-
-/// False when a filter forbids, or may forbid, call `number`, one of `OPTIONAL`.
-#[inline]
-pub fn may(number: c_long) -> bool {
-    let forbidden = FORBIDDEN.load(Ordering::Relaxed);
-    forbidden == 0 || forbidden & bit(number) == 0
-}
-
-fn bit(number: c_long) -> u32 {
-    OPTIONAL.iter().position(|n| *n == number).map_or(0, |i| 1 << i)
-}
-
-/// How long to sleep before the next look, after a wait of `waited`.
-pub fn slice(waited: Duration) -> Duration {
-    (waited / 8).clamp(SLICE_MIN, SLICE_MAX)
-}
 
 impl Lock {
     fn allows(&self, call: Call) -> bool {
@@ -125,10 +60,10 @@ impl Lock {
     /// True when a call is forbidden that this library needs; and the bits of the optional calls that are forbidden.
     fn judge(&self) -> (bool, u32) {
         let cut_off = NEEDED.iter().any(|needed| !self.allows(*needed));
-        let forbidden = OPTIONAL
+        let forbidden = detached::OPTIONAL
             .iter()
             .filter(|number| !self.allows(call(**number)))
-            .fold(0, |all, number| all | bit(*number));
+            .fold(0, |all, number| all | detached::bit(*number));
         (cut_off, forbidden)
     }
 }
@@ -145,20 +80,15 @@ pub fn enter<T>(lock: &Lock, install: impl FnOnce() -> Result<T, Errno>) -> Resu
     // Later the filter may forbid the calls for it.
     placeholder::end();
     let (cut_off, forbidden) = lock.judge();
-    let first = cut_off && has_line();
+    let first = cut_off && detached::has_line();
     if first {
         prepare();
     }
     // Preparing may have cut us off.
-    let before = (is_locked(), FORBIDDEN.load(Ordering::Relaxed));
-    FORBIDDEN.fetch_or(forbidden, Ordering::Relaxed);
-    let had_line = HAS_LINE.fetch_and(!cut_off, Ordering::Relaxed);
-    LOCKED.store(before.0 || cut_off, Ordering::Relaxed);
+    let before = detached::restrict(cut_off, forbidden);
     let result = install();
     if result.is_err() {
-        LOCKED.store(before.0, Ordering::Relaxed);
-        FORBIDDEN.store(before.1, Ordering::Relaxed);
-        HAS_LINE.store(had_line, Ordering::Relaxed);
+        detached::undo(before);
     } else if first {
         session::settle_for_parents();
     }
@@ -193,18 +123,6 @@ fn prepare() {
     }
 }
 
-/// A forked child has no descriptors or address space for a registration of its own: it uses its parent's.
-#[cold]
-pub fn cut_off() {
-    HAS_LINE.store(true, Ordering::Relaxed);
-    LOCKED.store(true, Ordering::Relaxed);
-}
-
-/// True when the service can be asked to wake other processes.
-pub fn has_line() -> bool {
-    !is_locked() || HAS_LINE.load(Ordering::Relaxed)
-}
-
 /// Tells the peer to look for news itself. `may_ask`: the service can be asked for the peer's eventfd.
 fn fall_silent(link: &Endpoint, may_ask: bool) {
     if may_ask {
@@ -232,15 +150,10 @@ mod tests {
     fn one_that_allows_nothing_forbids_every_call_that_can_be_done_without() {
         for lock in [Lock::Strict, filter(0x0005_0001), filter(0)] {
             let (cut_off, forbidden) = lock.judge();
-            assert!(cut_off && OPTIONAL.iter().all(|number| forbidden & bit(*number) != 0));
+            assert!(
+                cut_off && detached::OPTIONAL.iter().all(|number| forbidden & detached::bit(*number) != 0)
+            );
         }
-        assert_eq!(bit(libc::SYS_read), 0, "nobody does without reading");
-    }
-
-    #[test]
-    fn a_long_wait_is_looked_at_less_often() {
-        assert_eq!(slice(Duration::ZERO), SLICE_MIN);
-        assert_eq!(slice(Duration::from_millis(4)), Duration::from_micros(500));
-        assert_eq!(slice(Duration::from_secs(9)), SLICE_MAX);
+        assert_eq!(detached::bit(libc::SYS_read), 0, "nobody does without reading");
     }
 }

@@ -1,6 +1,6 @@
 //! Settings from the environment, or from the profile that it names.
 
-use crate::session::log::{self, Level, log};
+use crate::log::{self, Level, log};
 use control::profile::{
     self, CHECK_POINTERS_ENV, IO_URING_ENV, PROFILE_ENV, QUICK_ACK_ENV, REQUIRE_ENV, RING_MIN_ENV, Rings,
     SPIN_ENV,

@@ -1,11 +1,11 @@
 //! The accept queue of one listening socket, as processes map it: holders of the socket, and processes that connect directly.
 
-use crate::fd::reserved::Internal;
-use crate::process::fork;
-use crate::process::fork_locks::Held;
-use crate::session::log::{Level, log};
-use crate::session::{self, Client, lock};
+use crate::fork_locks::Held;
+use crate::host;
+use crate::log::{Level, log};
+use crate::reserved::Internal;
 use crate::sys::small_vec::Few;
+use crate::{Client, lock};
 use control::{AcceptRecord, Reply, Request};
 use endpoint::host::Waker;
 use queue::accept::{Accepting, Sleeper};
@@ -79,7 +79,7 @@ impl Queue {
     /// Sets what [`Self::is_nonblocking`] says, by the service.
     pub fn set_nonblocking(&self, on: bool) {
         if self.is_nonblocking() != on
-            && let Some(client) = session::present()
+            && let Some(client) = crate::present()
         {
             // An error: the service is gone, and so is the queue.
             let _ = client.ask(Request::Nonblocking { queue: self.id, on });
@@ -161,12 +161,12 @@ impl Rest {
     pub fn new(queue: &Arc<Queue>, client: &Client, context: u32, is_exclusive: bool) -> Option<Self> {
         let sleeper = Sleeper { application: client.application(), context: context as u8, is_exclusive };
         let place = queue.accepting().register(sleeper)?;
-        Some(Self { queue: queue.clone(), place, sleeper, generation: fork::generation() })
+        Some(Self { queue: queue.clone(), place, sleeper, generation: host::generation() })
     }
 
     /// True when the place was taken in this process for that context, not by a parent or for an earlier context.
     pub fn is_for(&self, context: u32) -> bool {
-        self.generation == fork::generation() && u32::from(self.sleeper.context) == context
+        self.generation == host::generation() && u32::from(self.sleeper.context) == context
     }
 
     /// Goes to sleep. False: a connection waits.
@@ -211,9 +211,9 @@ impl Rest {
 impl Drop for Rest {
     fn drop(&mut self) {
         // In a forked child the place is still the parent's.
-        if self.generation == fork::generation()
+        if self.generation == host::generation()
             && self.queue.accepting().unregister(self.place, self.sleeper)
-            && let Some(client) = session::present()
+            && let Some(client) = crate::present()
         {
             self.queue.wake(&client);
         }

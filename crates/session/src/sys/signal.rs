@@ -1,7 +1,7 @@
 //! Signals: those that this library sends in the kernel's name, and those of the program that it puts off.
 
 use super::{MASK_LEN, SIGCANCEL, answer, call, fcntl, pid, poll, tid};
-use crate::session::detached::may;
+use crate::detached::may;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::cell::Cell;

@@ -1,7 +1,7 @@
 //! Requests and answers on the line to the service, one after the other, and the descriptors that come with them.
 
-use crate::fd::reserved::{self, Internal};
-use crate::session::log::{Level, log};
+use crate::log::{Level, log};
+use crate::reserved::{self, Internal};
 use crate::sys;
 use control::{Line, LineError, PROTOCOL, Parent, Push, Received, Reply, Request, ToApplication, ToService};
 use rustix::event::{EventfdFlags, eventfd};
@@ -125,7 +125,7 @@ impl Exchange {
 
 /// Sends the first message on a new line. Returns the line and the message's number.
 pub fn say_hello(name: Arc<str>, parent: Option<Parent>) -> Result<(Line, u32), LineError> {
-    let fd = control::dial(crate::session::config::control_path())?;
+    let fd = control::dial(crate::config::control_path())?;
     let mut exchange = Exchange::new(Line::new(fd), 0);
     exchange.send(Request::Hello { protocol: PROTOCOL, layout: shm::VERSION, name, parent }, None)?;
     Ok((exchange.line, exchange.number))

@@ -5,15 +5,15 @@
 
 pub mod address;
 pub mod cycle_account;
-pub(crate) mod small_vec;
+pub mod small_vec;
 
 pub mod signal;
 pub mod thread;
 
-use crate::process::host::HOST;
-use crate::session::detached::may;
-use crate::session::log::{Level, log};
-use crate::wait::cancel;
+use crate::cancel;
+use crate::detached::may;
+use crate::host::HOST;
+use crate::log::{Level, log};
 use cycles::Section;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
@@ -521,6 +521,13 @@ pub fn learn_threads() {
 #[inline]
 pub fn is_single_threaded() -> bool {
     HOST.threads.is_certain()
+}
+
+/// The kernel's unique number of a socket's network namespace (`SO_NETNS_COOKIE`); 0 before Linux 5.14.
+pub fn namespace(fd: RawFd) -> u64 {
+    let mut value = [0; size_of::<u64>()];
+    let told = getsockopt(fd, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, &mut value);
+    told.map_or(0, |_| u64::from_ne_bytes(value))
 }
 
 /// True for either end of a pipe.

@@ -12,7 +12,7 @@
 //! A thread that waits for many sockets does not spin: it yields once, so that news can gather, and then sleeps. If the user has
 //! allowed a spin longer than two wake-ups cost, it spins all the same: then an early answer is worth any processor time.
 
-use crate::session::{config, detached};
+use crate::{config, detached};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

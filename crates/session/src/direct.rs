@@ -1,9 +1,8 @@
 //! Connections to a listener of the same user without a request to the service (`control::Lent`).
 
-use crate::connect::accept_queue::Queue;
+use crate::Client;
+use crate::accept_queue::Queue;
 use crate::connect::store_addresses;
-use crate::session::Client;
-use crate::socket::Sock;
 use control::Lent;
 use endpoint::Endpoint;
 use endpoint::region::Mapped;
@@ -51,8 +50,15 @@ pub fn forget_queue(client: &Client, queue: u32) {
     client.ways.write().unwrap_or_else(PoisonError::into_inner).retain(|_, way| way.queue.id != queue);
 }
 
-/// Connects `sock`, which is not bound, to `remote` with socket block `index`. `None`: the caller has to ask the service.
-pub fn connect(client: &Client, sock: &Sock, index: u32, remote: SocketAddr) -> Option<Endpoint> {
+/// Connects a socket of `family` that is not bound to `remote`, with socket block `index`; `nonblock`: the program has set `O_NONBLOCK`.
+/// `None`: the caller has to ask the service.
+pub fn connect(
+    client: &Client,
+    index: u32,
+    remote: SocketAddr,
+    family: i32,
+    nonblock: bool,
+) -> Option<Endpoint> {
     // A signal handler's `connect` must not wait for a lock that the interrupted code may hold.
     let way = client.ways.try_read().ok()?.get(&remote)?.clone();
     let Way { queue, mapped, epoch, source } = &*way;
@@ -66,8 +72,8 @@ pub fn connect(client: &Client, sock: &Sock, index: u32, remote: SocketAddr) -> 
     let (slot, Granted { port, grant, .. }) = mapped.lease.take(mapped, remote, queue.id)?;
     let local = SocketAddr::new(*source, port);
     let link = Endpoint::new(mapped.clone(), slot, client.home.clone(), index);
-    link.begin(sock.is_nonblocking(), false);
-    store_addresses(&link, local, remote, sock.family());
+    link.begin(nonblock, false);
+    store_addresses(&link, local, remote, family);
     let (own, peer) = link.halves();
     own.flags.store(OPEN, Ordering::Release);
     peer.flags.store(OPEN | LENT, Ordering::Release);

@@ -1,12 +1,12 @@
 //! A context: what wakes one sleeper (a blocked thread, an epoll set). It has a number known to all that bring news, a kernel epoll
 //! descriptor that holds every eventfd that may wake it, and a spin budget.
 
-use crate::fd::reserved::Internal;
-use crate::process::fork_locks::Held;
-use crate::session::{Client, detached, lock};
+use crate::fork_locks::Held;
+use crate::reserved::Internal;
+use crate::spin::Spin;
 use crate::sys;
 use crate::sys::signal::Deferred;
-use crate::wait::spin::Spin;
+use crate::{Client, detached, lock};
 use control::{Reply, Request};
 use endpoint::host::Waker;
 use rustix::event::{EventfdFlags, epoll, eventfd};

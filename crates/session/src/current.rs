@@ -1,9 +1,9 @@
 //! The registration with the service that this process uses, and how it is made: when first needed, or in a forked child.
 
-use crate::process::fork_locks::Held;
-use crate::session::log::{Level, log};
-use crate::session::{Announced, Client, detached, lock};
+use crate::fork_locks::Held;
+use crate::log::{Level, log};
 use crate::sys::signal::Deferred;
+use crate::{Announced, Client, detached, lock};
 use control::LineError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};

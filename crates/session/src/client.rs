@@ -1,27 +1,18 @@
 //! This process's registration with the service: the control line, the regions, what the service pushes, its death.
 
-pub mod config;
-pub(crate) mod current;
-pub mod detached;
-pub(crate) mod log;
-mod registration;
-pub(crate) mod rpc;
+use crate::accept_queue::Queue;
+use crate::direct::{self, Ways};
+use crate::reserved::{Internal, unclaim};
 
-use crate::connect::accept_queue::Queue;
-use crate::connect::direct::{self, Ways};
-use crate::fd::reserved::{Internal, unclaim};
-use crate::process::fd_passing;
-use crate::process::fork_locks::Held;
-use crate::process::host::HOST;
-pub use crate::session::current::{
-    announce, current, hold_attempts, hold_current, is_announced, present, replace, settle_for_parents,
-};
-use crate::session::log::{Level, log};
-pub use crate::session::registration::{Announced, room};
-use crate::session::rpc::Exchange;
+use crate::fork_locks::Held;
+use crate::host::HOST;
+use crate::log::{Level, log};
+use crate::registration::Announced;
+use crate::rpc::Exchange;
+use crate::sleeper::Context;
 use crate::sys::signal::Deferred;
 use crate::sys::{self, cycle_account};
-use crate::wait::sleeper::Context;
+use crate::{config, detached};
 use control::{LineError, Push, Received, RegionInfo, Reply, Request, ToApplication, ToService, Welcome};
 use cycles::Section;
 use endpoint::region::Mapped;
@@ -37,10 +28,10 @@ use std::time::Duration;
 /// This process's registration with the service.
 #[derive(Debug)]
 pub struct Client {
-    exchange: Mutex<Exchange>,
-    control: RawFd,
+    pub(crate) exchange: Mutex<Exchange>,
+    pub(crate) control: RawFd,
     /// This process's command name.
-    name: Arc<str>,
+    pub(crate) name: Arc<str>,
     /// Network namespace in which the control line was made.
     pub namespace: u64,
     /// The service's first message.
@@ -49,7 +40,7 @@ pub struct Client {
     pub home: Arc<Mapped>,
     /// The application region that numbers, in its header, contexts and holders for the whole fork family.
     pub oldest: Arc<Mapped>,
-    regions: RwLock<HashMap<(u32, u8), Arc<Mapped>>>,
+    pub(crate) regions: RwLock<HashMap<(u32, u8), Arc<Mapped>>>,
     /// True once the service is gone.
     pub dead: AtomicBool,
     /// Contexts by their number.
@@ -68,7 +59,12 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Client {
-    fn new(mut said: Announced, parent: Option<&Self>, welcome: Welcome, home: Arc<Mapped>) -> Arc<Self> {
+    pub(crate) fn new(
+        mut said: Announced,
+        parent: Option<&Self>,
+        welcome: Welcome,
+        home: Arc<Mapped>,
+    ) -> Arc<Self> {
         cycle_account::follow(&home.region);
         said.exchange.hold_room();
         let oldest = parent.map_or_else(|| home.clone(), |p| p.oldest.clone());
@@ -90,7 +86,7 @@ impl Client {
         Arc::new(Self::assemble(said, welcome, home, oldest, regions, queues))
     }
 
-    fn assemble(
+    pub(crate) fn assemble(
         said: Announced,
         welcome: Welcome,
         home: Arc<Mapped>,
@@ -102,7 +98,7 @@ impl Client {
             exchange: Mutex::new(said.exchange),
             control: said.control,
             name: said.name,
-            namespace: fd_passing::namespace(said.control),
+            namespace: sys::namespace(said.control),
             welcome,
             home,
             oldest,
@@ -248,7 +244,7 @@ impl Client {
         self.queues.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
-    fn all_queues(&self) -> HashMap<u32, Arc<Queue>> {
+    pub(crate) fn all_queues(&self) -> HashMap<u32, Arc<Queue>> {
         self.queues.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -336,7 +332,7 @@ impl Client {
         self.dead.load(Ordering::Relaxed)
     }
 
-    fn pushed(&self, push: Push, fds: Vec<OwnedFd>) {
+    pub(crate) fn pushed(&self, push: Push, fds: Vec<OwnedFd>) {
         match push {
             Push::Waker { region, context } => {
                 let found = lock(&self.contexts).get(&context).and_then(Weak::upgrade);
@@ -494,7 +490,7 @@ impl Drop for Client {
     }
 }
 
-fn open(memfd: &OwnedFd, info: RegionInfo) -> Result<Region, LineError> {
+pub(crate) fn open(memfd: &OwnedFd, info: RegionInfo) -> Result<Region, LineError> {
     Region::open(memfd.as_fd(), info.params()).map_err(|e| match e {
         RegionError::Os(e) => LineError::Os(e),
         e => {

@@ -29,6 +29,12 @@ impl Debug for Held {
     }
 }
 
+impl Default for Held {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Held {
     /// Holds no lock yet; the time limit begins.
     #[must_use]

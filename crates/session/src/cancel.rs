@@ -5,11 +5,11 @@
 //! and nothing of ours is left on the stack to be undone. Where no thread is cancelled that costs a flag raised and lowered around each
 //! sleep.
 
-use crate::process::fork;
-use crate::process::fork_locks::Held;
-use crate::session::{detached, lock};
+use crate::fork_locks::Held;
+use crate::host;
 use crate::sys;
 use crate::sys::signal::Deferred;
+use crate::{detached, lock};
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ struct Sleeper {
 
 impl Sleeper {
     fn is_here(&self) -> bool {
-        self.generation == fork::generation()
+        self.generation == host::generation()
     }
 
     /// True once for each cancellation of the thread, unless the thread has forbidden that.
@@ -74,7 +74,7 @@ fn mine() -> Option<Arc<Sleeper>> {
         return known;
     }
     let _deferred = Deferred::begin();
-    let (tid, generation) = (AtomicU32::new(sys::tid()), fork::generation());
+    let (tid, generation) = (AtomicU32::new(sys::tid()), host::generation());
     let new = Arc::new(Sleeper { tid, generation, ..Sleeper::default() });
     MINE.try_with(|mine| mine.try_borrow_mut().ok().map(|mut mine| mine.0 = Some(new.clone()))).ok()??;
     lock(&SLEEPERS).insert(sys::thread(), new.clone());

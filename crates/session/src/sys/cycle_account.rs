@@ -4,7 +4,7 @@
 //! A thread takes an account when it first counts. A destructor that reports the thread's end might be registered by a signal handler in
 //! the middle of an allocation; so there is none, and an ended thread's account is found when no other is free.
 
-use crate::session::detached;
+use crate::detached;
 use crate::sys;
 pub use cycles::Section;
 use cycles::Switch;
