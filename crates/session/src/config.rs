@@ -63,10 +63,17 @@ fn know_profile() {
     }
 }
 
+static CONTROL: OnceLock<PathBuf> = OnceLock::new();
+
 /// Path of the socket on which the service listens.
 pub fn control_path() -> &'static Path {
-    static CONTROL: OnceLock<PathBuf> = OnceLock::new();
     CONTROL.get_or_init(control::default_control_path)
+}
+
+/// Sets [`control_path`], unless it was asked for or set before.
+pub fn use_control_path(path: &Path) {
+    // An earlier value stays: this process has perhaps registered there.
+    let _ = CONTROL.set(path.to_owned());
 }
 
 /// The user's limit for spinning; `None`: not set.

@@ -52,16 +52,18 @@ pub fn current() -> Option<Arc<Client>> {
         return None;
     }
     *last = Some(Instant::now());
-    match Announced::new().and_then(|announced| announced.finish(None)) {
-        Ok(client) => {
-            *CURRENT.write().unwrap_or_else(PoisonError::into_inner) = Some(client.clone());
-            Some(client)
-        }
-        Err(e) => {
-            log(level_of(&e), format_args!("no service, sockets stay with the kernel: {e}"));
-            None
-        }
-    }
+    let failed = |e| log(level_of(&e), format_args!("no service, sockets stay with the kernel: {e}"));
+    register().map_err(failed).ok()
+}
+
+/// Registers this process anew, now.
+///
+/// # Errors
+/// Why there is no service for this process.
+pub fn register() -> Result<Arc<Client>, LineError> {
+    let client = Announced::new()?.finish(None)?;
+    *CURRENT.write().unwrap_or_else(PoisonError::into_inner) = Some(client.clone());
+    Ok(client)
 }
 
 /// Level of the log message for a failed registration. A missing service is usual; an untrusted one is reported as an error, once.

@@ -37,6 +37,7 @@ pub mod sys;
 
 pub use client::{Client, lock};
 pub use current::{
-    announce, current, hold_attempts, hold_current, is_announced, present, replace, settle_for_parents,
+    announce, current, hold_attempts, hold_current, is_announced, present, register, replace,
+    settle_for_parents,
 };
 pub use registration::{Announced, room};

@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 pub const BELL: u64 = 0;
 /// Tag of the control socket in a context's epoll descriptor.
 pub const CONTROL: u64 = 1;
+/// Tag of descriptors of the owner's in a context's epoll descriptor ([`Context::watch`]).
+pub const OUTSIDE: u64 = 2;
 /// In place of a region: the service's own eventfd (region ids are never 0).
 const SERVICE: u32 = 0;
 /// Shortest time between two requests for eventfds that could not be received.
@@ -44,6 +46,8 @@ pub struct Context {
     asked_again: Mutex<Option<Instant>>,
     /// A thread sleeps here. Set before its last look at what others may bring by `wake`.
     pub sleeping: AtomicBool,
+    /// The kernel has reported a descriptor of [`Context::watch`], and nothing has looked since.
+    outside: AtomicBool,
     /// Decides when spinning pays.
     pub spin: Spin,
     /// The registration to which it belongs.
@@ -125,6 +129,7 @@ impl Context {
             losses: AtomicU32::new(0),
             asked_again: Mutex::new(None),
             sleeping: AtomicBool::new(false),
+            outside: AtomicBool::new(false),
             spin: Spin::new(client.welcome.settings.spin_ns),
             client: client.clone(),
         })
@@ -204,7 +209,23 @@ impl Context {
         if is_told {
             self.client.pump();
         }
+        if events[..n].iter().any(|e| { e.u64 } == OUTSIDE) {
+            self.outside.store(true, Ordering::Relaxed);
+        }
         Ok(is_told)
+    }
+
+    /// From now on what the kernel reports of `fd`, edge-triggered, ends sleeps here, too. Closing `fd` ends that.
+    ///
+    /// # Errors
+    /// As the kernel's.
+    pub fn watch(&self, fd: RawFd) -> Result<(), Errno> {
+        add(&self.epfd, fd, OUTSIDE)
+    }
+
+    /// True once after the kernel has reported a descriptor of [`Self::watch`].
+    pub fn take_outside(&self) -> bool {
+        self.outside.load(Ordering::Relaxed) && self.outside.swap(false, Ordering::Relaxed)
     }
 
     /// From now on whatever wakes `other` wakes this context, too. False: that failed.

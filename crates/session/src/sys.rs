@@ -530,6 +530,12 @@ pub fn namespace(fd: RawFd) -> u64 {
     told.map_or(0, |_| u64::from_ne_bytes(value))
 }
 
+/// The longest backlog of a listening socket (`net.core.somaxconn`).
+pub fn somaxconn() -> u32 {
+    let text = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap_or_default();
+    text.trim().parse().unwrap_or(4096)
+}
+
 /// True for either end of a pipe.
 pub fn is_pipe(fd: RawFd) -> bool {
     let kind = rustix::fs::fstat(borrow(fd)).map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode));

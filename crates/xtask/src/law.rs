@@ -34,6 +34,7 @@ const LAW: &[(&str, May)] = &[
     ("control", May::Need(&["base", "shm"])),
     ("endpoint", May::Need(&["base", "cycles", "shm", "queue", "control"])),
     ("session", May::Need(&["base", "cycles", "shm", "queue", "control", "endpoint"])),
+    ("ring", May::Need(&["base", "shm", "queue", "control", "endpoint", "session"])),
     ("socket", May::Need(&["base", "cycles", "shm", "queue", "control", "endpoint", "session"])),
     ("preload", May::Need(&["base", "loader", "session", "socket"])),
     ("service", May::Need(SERVICE)),
@@ -123,9 +124,17 @@ mod tests {
     #[test]
     fn fast_and_slow_path_meet_only_below_both() {
         for (one, other) in [("fastpath", "slowpath"), ("slowpath", "fastpath")] {
-            for forbidden in
-                [other, "port-memory", "port-packet", "port-tap", "service", "socket", "preload", "bench"]
-            {
+            for forbidden in [
+                other,
+                "port-memory",
+                "port-packet",
+                "port-tap",
+                "service",
+                "socket",
+                "ring",
+                "preload",
+                "bench",
+            ] {
                 assert!(!may_reach(one, forbidden), "{one} could reach {forbidden}");
             }
         }
@@ -136,6 +145,7 @@ mod tests {
     fn application_never_reaches_the_stack() {
         for forbidden in ["flow", "fastpath", "slowpath", "port", "wire", "service", "congestion"] {
             assert!(!may_reach("preload", forbidden), "preload could reach {forbidden}");
+            assert!(!may_reach("ring", forbidden), "ring could reach {forbidden}");
         }
     }
 

@@ -63,11 +63,6 @@ fn local_address(fd: RawFd) -> Option<SocketAddr> {
     address::parse(&bytes[..n]).ok()
 }
 
-fn somaxconn() -> u32 {
-    let text = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap_or_default();
-    text.trim().parse().unwrap_or(4096)
-}
-
 /// `listen`: the kernel first (it reserves the port), then the service.
 ///
 /// # Errors
@@ -80,7 +75,7 @@ pub fn listen(sock: &Arc<Sock>, fd: RawFd, backlog: i32) -> Result<Listened, Err
             io_uring::put_off(sock, fd);
             Ok(Listened::Ours)
         }
-        Ok(client) => announce(sock, fd, &client, (backlog.max(0) as u32).min(somaxconn())),
+        Ok(client) => announce(sock, fd, &client, (backlog.max(0) as u32).min(sys::somaxconn())),
         Err(why) => Ok(Listened::Kernel(why)),
     }
 }
@@ -101,7 +96,7 @@ fn backlog_of(fd: RawFd) -> u32 {
     let mut info = [0; SACKED + 4];
     let told = sys::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info);
     let word = info.last_chunk().filter(|_| told == Ok(info.len()));
-    word.map_or_else(somaxconn, |word| u32::from_ne_bytes(*word))
+    word.map_or_else(sys::somaxconn, |word| u32::from_ne_bytes(*word))
 }
 
 /// Tells the service of a kernel socket that listens.
