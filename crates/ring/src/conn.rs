@@ -113,6 +113,22 @@ impl<'a> Conn<'a> {
         Ok(Read::new(self.ring, self.index, unread))
     }
 
+    /// The first `n` unread bytes are done with, for a program that has looked at them by an earlier [`read`](Self::read). `false`: there are
+    /// not so many, and nothing was done.
+    ///
+    /// # Errors
+    /// [`Error::Gone`]; [`Error::Ended`] with ECONNRESET when the peer broke the protocol.
+    pub fn consume(mut self, n: usize) -> Result<bool, Error> {
+        let link = &self.own()?.link;
+        let unread = link.unread_pieces().map_err(Error::Ended)?;
+        if n > unread.total {
+            return Ok(false);
+        }
+        let owed = link.consume_in_place(&unread, n);
+        self.ring.owe(self.index, owed);
+        Ok(true)
+    }
+
     /// Room for at least `least` and at most `most` bytes, to be filled and committed. `None`: there is not so much now; after the next
     /// flush the peer makes some, and [`crate::Kind::Writable`] tells.
     ///

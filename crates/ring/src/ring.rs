@@ -81,9 +81,12 @@ impl Ring {
         })
     }
 
-    /// The error of every call when the ring cannot be used.
+    /// Whether the ring can be used at all: every call checks it first.
+    ///
+    /// # Errors
+    /// [`Error::NotYours`], [`Error::ServiceGone`].
     #[inline]
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    pub fn check(&self) -> Result<(), Error> {
         if self.service.generation != host::generation() {
             return Err(Error::NotYours);
         }

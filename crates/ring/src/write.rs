@@ -62,6 +62,17 @@ impl<'a> Write<'a> {
         raw::room(&mut connection.link, self.room.pieces)
     }
 
+    /// The room as two pieces, each a pointer and a length, for other languages: they may be written until the next call with this ring. The
+    /// peer, if it is an application of this host, can write there, too.
+    pub fn pointers(&mut self) -> [(*mut u8, usize); 2] {
+        let nowhere = [(std::ptr::null_mut(), 0); 2];
+        let Some(connection) = self.ring.table.connection(self.index) else { return nowhere };
+        let mapped = &connection.link.mapped;
+        self.room
+            .pieces
+            .map(|(at, len)| (mapped.region.shared(mapped.side, at, len).as_ptr().cast_mut().cast(), len))
+    }
+
     /// The first `n` bytes of the room are sent at the next flush.
     ///
     /// # Panics

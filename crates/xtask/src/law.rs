@@ -35,6 +35,7 @@ const LAW: &[(&str, May)] = &[
     ("endpoint", May::Need(&["base", "cycles", "shm", "queue", "control"])),
     ("session", May::Need(&["base", "cycles", "shm", "queue", "control", "endpoint"])),
     ("ring", May::Need(&["base", "shm", "queue", "control", "endpoint", "session"])),
+    ("ring-c", May::Need(&["ring"])),
     ("socket", May::Need(&["base", "cycles", "shm", "queue", "control", "endpoint", "session"])),
     ("preload", May::Need(&["base", "loader", "session", "socket"])),
     ("service", May::Need(SERVICE)),

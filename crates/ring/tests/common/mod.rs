@@ -39,7 +39,7 @@ pub fn service_with(more: Options) -> Place {
 }
 
 /// The folder of the workspace's programs and libraries.
-fn built() -> PathBuf {
+pub fn built() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.parent().unwrap().parent().unwrap().to_owned()
 }
@@ -58,26 +58,33 @@ impl Place {
         command
     }
 
-    /// Starts an example, a server, and reads where it listens.
+    /// Starts an example, a server.
     pub fn example(&self, name: &str) -> Server {
-        let program = built().join("examples").join(name);
-        let mut command = Command::new(&program);
-        command.arg("127.0.0.1:0").env("TOWPATH_CONTROL", &self.control).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap_or_else(|e| panic!("{}: {e}", program.display()));
+        self.start(Command::new(built().join("examples").join(name)).arg("127.0.0.1:0"))
+    }
+
+    /// Starts a server, and reads where it listens from its first line: `name: listens at 127.0.0.1:1234`.
+    pub fn start(&self, command: &mut Command) -> Server {
+        let command = command.env("TOWPATH_CONTROL", &self.control).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
         let mut lines = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
         lines.read_line(&mut line).unwrap();
         let address = line.trim().rsplit(' ').next().unwrap();
-        let address = address.parse().unwrap_or_else(|_| panic!("{name} says {line}"));
+        let address = address.parse().unwrap_or_else(|_| panic!("{command:?} says {line}"));
         Server { child, address, _lines: lines }
     }
 
     /// Compiles `tests/c/<name>.c`.
     pub fn compile(&self, name: &str) -> PathBuf {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name).with_extension("c");
-        let program = self.folder.path().join(name);
+        self.compile_at(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name).with_extension("c"))
+    }
+
+    /// Compiles an ordinary program of one file.
+    pub fn compile_at(&self, source: &Path) -> PathBuf {
+        let program = self.folder.path().join(source.file_stem().unwrap());
         let mut compiler = Command::new("cc");
-        compiler.args(["-O1", "-Wall", "-Werror", "-o"]).args([&program, &source]);
+        compiler.args(["-O1", "-Wall", "-Werror", "-o"]).args([&program, source]);
         assert!(compiler.status().expect("a C compiler is installed by `make setup`").success());
         program
     }
