@@ -86,3 +86,51 @@ fn kv_serves_redis_benchmark_with_pipelines_and_many_connections() {
         assert!(said.contains(name), "{said}");
     }
 }
+
+/// Asks an `http` server by an ordinary client: what comes back until the server ends the connection.
+fn ask_http(place: &common::Place, client: &Path, port: &str, requests: &str) -> String {
+    output(place.ordinary(client).args([port, requests]))
+}
+
+#[test]
+fn http_serves_pipelines_and_refuses_what_is_no_request() {
+    let place = service();
+    let folder = place.folder.path().join("files");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("a.txt"), "a file").unwrap();
+    let program = common::built().join("examples/http");
+    let server =
+        place.start(std::process::Command::new(program).args(["127.0.0.1:0"]).arg(&folder).arg("200"));
+    let port = server.address.port().to_string();
+    let client = place.compile("says");
+    let ask = |requests: &str| ask_http(&place, &client, &port, requests);
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
+    let last = "GET /ok HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    let end = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok";
+    let pipelined = [&get("/ok"), &get("/a.txt"), &get("/../a.txt"), last].concat();
+    let file = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\na file";
+    let absent = "HTTP/1.1 404 Not Found\r\nContent-Length: 13\r\n\r\n404 Not Found";
+    assert_eq!(ask(&pipelined), [ok, file, absent, end].concat());
+    // What follows the last request is not served.
+    assert_eq!(ask(&[last, &get("/ok")].concat()), end);
+    assert_eq!(ask("HEAD /ok HTTP/1.0\r\n\r\n"), end.trim_end_matches("ok"));
+    let refused = [
+        ("nonsense\r\n\r\n", "400 "),
+        ("GET /ok HTTP/1.1\r\n\r\n", "400 "),
+        ("GET /ok HTTP/1.1\r\nHost : x\r\n\r\n", "400 "),
+        ("GET /ok HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", "400 "),
+        ("GET /ok HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n", "413 "),
+        ("GET /ok HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999999\r\n\r\n", "413 "),
+        ("POST /ok HTTP/1.1\r\nHost: x\r\n\r\n", "501 "),
+        ("GET /ok HTTP/2.0\r\n\r\n", "505 "),
+    ];
+    for (request, status) in refused {
+        let said = ask(request);
+        assert!(said.starts_with(&format!("HTTP/1.1 {status}")), "{request:?} gets {said:?}");
+    }
+    let long = format!("GET /ok HTTP/1.1\r\nHost: x\r\nLong: {}\r\n\r\n", "l".repeat(9000));
+    assert!(ask(&long).starts_with("HTTP/1.1 431 "));
+    // The beginning of a request, and nothing more: the server ends the connection by itself.
+    assert_eq!(ask("GET /ok HT"), "");
+}
