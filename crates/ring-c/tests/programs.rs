@@ -80,6 +80,31 @@ fn the_library_exports_the_calls_of_the_header_only() {
     assert_eq!(exported, declared);
 }
 
+/// `make install` puts library, header and pkg-config file where `pkg-config` finds them.
+#[test]
+fn an_installed_library_is_found_by_pkg_config() {
+    let folder = tempfile::tempdir().unwrap();
+    let built = folder.path().join("built");
+    std::fs::create_dir(&built).unwrap();
+    std::fs::copy(libraries().join("libtowpath.so"), built.join("libtowpath.so")).unwrap();
+    for other in ["towpath", "libtowpath_preload.so"] {
+        std::fs::write(built.join(other), "").unwrap();
+    }
+    let prefix = folder.path().join("prefix");
+    let install = here("../../scripts/install");
+    output(Command::new(install).arg(&built).env("PREFIX", &prefix).env_remove("DESTDIR"));
+    let mut ask = Command::new("pkg-config");
+    ask.args(["--cflags", "--libs", "towpath"]).env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+    let flags = output(&mut ask);
+    let program = folder.path().join("echo");
+    let mut compiler = Command::new("cc");
+    compiler.args(STRICT).arg(here("examples/echo.c")).args(flags.split_whitespace()).arg("-o").arg(&program);
+    assert!(compiler.status().unwrap().success(), "{flags}");
+    let usage =
+        Command::new(program).arg("nowhere").env("LD_LIBRARY_PATH", prefix.join("lib")).output().unwrap();
+    assert!(String::from_utf8_lossy(&usage.stderr).starts_with("usage:"));
+}
+
 #[test]
 fn echo_in_c_serves_an_ordinary_client() {
     let place = service();

@@ -14,7 +14,9 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
 use session::accept;
 use session::accept_queue::{Queue, Rest};
+use session::connect::is_own;
 use session::reserved::Internal;
+use session::sys::address::plain;
 use session::{Client, sys};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -57,15 +59,31 @@ impl Listening {
     }
 }
 
-fn socket_at(address: SocketAddr, options: ListenOptions) -> Result<Internal, Errno> {
+/// A socket of the kernel that listens at `address`, which may be one of the service's own: then connections come only by the service.
+fn socket_at(client: &Client, address: SocketAddr, options: ListenOptions) -> Result<Internal, Errno> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(family, SocketType::STREAM, flags, None)?;
     sockopt::set_socket_reuseaddr(&socket, options.reuse_address)?;
     sockopt::set_socket_reuseport(&socket, options.reuse_port)?;
-    bind(&socket, &address)?;
+    if is_own(client, plain(address).ip()) {
+        match address {
+            SocketAddr::V4(_) => sockopt::set_ip_freebind(&socket, true)?,
+            SocketAddr::V6(_) => sockopt::set_ipv6_freebind(&socket, true)?,
+        }
+    }
+    bind(&socket, &address).or_else(|e| match e {
+        // Perhaps the service has held the port for connections that are over: then it gives the port back.
+        Errno::ADDRINUSE if is_port_back(client, address) => bind(&socket, &address),
+        e => Err(e),
+    })?;
     listen(&socket, options.backlog.min(i32::MAX as u32).cast_signed())?;
     Ok(Internal::new(socket))
+}
+
+/// Asks the service for a port. True: the service has held it, and has given it back.
+fn is_port_back(client: &Client, address: SocketAddr) -> bool {
+    matches!(client.ask(Request::WantPort { at: plain(address) }), Ok((Reply::Done, _)))
 }
 
 /// Has the service make an accept queue for a socket that listens.
@@ -99,7 +117,7 @@ impl Ring {
         token: u64,
     ) -> Result<Handle, Error> {
         self.check()?;
-        let socket = socket_at(address, options).map_err(Error::Os)?;
+        let socket = socket_at(&self.client, address, options).map_err(Error::Os)?;
         self.context.watch(socket.number()).map_err(Error::Os)?;
         let queue = announce(&self.client, &socket, options)?;
         queue.note_awaited();

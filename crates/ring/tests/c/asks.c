@@ -1,4 +1,4 @@
-/* An ordinary client of an echo server: sends what it has in pieces of all sizes, reads it back, ends its stream, and waits for the end. */
+/* An ordinary client of an echo server at a port, or at an address and a port: sends what it has in pieces of all sizes, reads it back, ends its stream, and waits for the end. */
 #include <arpa/inet.h>
 #include <poll.h>
 #include <stdio.h>
@@ -46,7 +46,7 @@ int main(int argc, char **argv)
 {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(atoi(argv[argc - 1]))};
     size_t sizes[] = {1, 64, 4096, 4097, 100000, 1 << 20, sizeof sent}, i;
-    inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
+    inet_pton(AF_INET, argc > 2 ? argv[1] : "127.0.0.1", &to.sin_addr);
     for (i = 0; i < sizeof sent; i++)
         sent[i] = i * 31 + i / 251;
     for (i = 0; i < sizeof sizes / sizeof *sizes; i++)

@@ -82,12 +82,17 @@ impl Place {
 
     /// Compiles an ordinary program of one file.
     pub fn compile_at(&self, source: &Path) -> PathBuf {
-        let program = self.folder.path().join(source.file_stem().unwrap());
-        let mut compiler = Command::new("cc");
-        compiler.args(["-O1", "-Wall", "-Werror", "-o"]).args([&program, source]);
-        assert!(compiler.status().expect("a C compiler is installed by `make setup`").success());
-        program
+        compile_to(self.folder.path(), source)
     }
+}
+
+/// Compiles an ordinary program of one file into `folder`.
+pub fn compile_to(folder: &Path, source: &Path) -> PathBuf {
+    let program = folder.join(source.file_stem().unwrap());
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-Wall", "-Werror", "-o"]).args([&program, source]);
+    assert!(compiler.status().expect("a C compiler is installed by `make setup`").success());
+    program
 }
 
 /// An example that serves, until dropped.
