@@ -18,12 +18,12 @@ pub fn main(line: &Line) -> anyhow::Result<()> {
     let listener = ring.listen(any, ListenOptions::default(), 0)?;
     let SocketAddr::V4(address) = ring.local_address(listener)? else { anyhow::bail!("not IPv4") };
     line.send(&address, &[], true).context("the measurement is gone")?;
-    let mut events = Vec::new();
+    let (mut events, mut bytes) = (Vec::new(), [0; ROOM]);
     loop {
         ring.wait(None, &mut events)?;
         for event in &events {
             let is_over = match event.kind {
-                Kind::Readable => echo(&mut ring, event.handle).is_err(),
+                Kind::Readable => echo(&mut ring, event.handle, &mut bytes).is_err(),
                 Kind::Finished | Kind::Closed(_) => true,
                 _ => false,
             };
@@ -35,10 +35,9 @@ pub fn main(line: &Line) -> anyhow::Result<()> {
 }
 
 /// Echoes one request. The client has one under way on each connection, so there is room for the reply.
-fn echo(ring: &mut Ring, handle: Handle) -> Result<(), Error> {
-    let mut bytes = [0; ROOM];
+fn echo(ring: &mut Ring, handle: Handle, bytes: &mut [u8]) -> Result<(), Error> {
     let mut read = ring.conn(handle)?.read()?;
-    let n = read.copy_to(&mut bytes);
+    let n = read.copy_to(bytes);
     read.consume(n);
     let sent = ring.conn(handle)?.write(&bytes[..n])?;
     if sent == n { Ok(()) } else { Err(Error::TooLong) }
