@@ -27,6 +27,7 @@ pub fn generation() -> u32 {
 }
 
 /// True when two sets or two processes may want news of one socket.
+#[inline]
 pub fn may_dispute() -> bool {
     DISPUTE.load(Ordering::Relaxed)
 }
