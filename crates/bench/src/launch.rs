@@ -138,6 +138,11 @@ impl Service {
         self.running.pid()
     }
 
+    /// The path of the service's control socket.
+    pub fn control(&self) -> &Path {
+        &self.control
+    }
+
     /// A command that runs `program` through this service, under the same process id.
     ///
     /// # Errors

@@ -31,6 +31,7 @@ mod program;
 mod redis;
 mod report;
 mod rig;
+mod ring;
 mod roles;
 mod samples;
 mod served;
@@ -110,6 +111,11 @@ const BENCHES: &[Bench] = &[
         name: "peers",
         about: "64-byte RPCs beside every kernel: loopback, veth, epoll, io_uring, busy polling, pinned",
         run: sockets::peers::run,
+    },
+    Bench {
+        name: "ring",
+        about: "64-byte RPCs with sockets, answered by a ring, by sockets, by the kernel's epoll and io_uring",
+        run: ring::run,
     },
     Bench {
         name: "kv",

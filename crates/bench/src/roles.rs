@@ -3,7 +3,7 @@
 use crate::spikes::handover;
 use crate::spikes::memory::holes;
 use crate::tap::{forwarder, reflector};
-use crate::{bulk, sockets};
+use crate::{bulk, ring, sockets};
 use anyhow::{Context, bail};
 use control::Line;
 
@@ -20,6 +20,7 @@ const ROLES: &[(&str, Role)] = &[
     (bulk::carrier::SINK, bulk::carrier::sink),
     (bulk::carrier::SOURCE, bulk::carrier::source),
     (sockets::ask::ROLE, sockets::ask::main),
+    (ring::server::ROLE, ring::server::main),
 ];
 
 /// The main function of a process that was started as a peer: runs the role that its arguments name.

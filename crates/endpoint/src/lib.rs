@@ -8,6 +8,7 @@
 //!   options       what each socket option means            option_values  which values Linux accepts and returns
 //!   cork, urgent, low_water                                receive_wait  a receive that waits
 //!   unconnected   connections that the program takes back
+//!   in_place      bytes read and written in the rings, without locks
 //!   region        a mapped region: rings, doorbells        ring_cache, ring_reclaim, populate, slot_grant
 //!   host          what the process around it does          per_process   values that a forked child begins anew with
 //! ```
@@ -19,6 +20,7 @@
 pub mod cork;
 mod endpoint;
 pub mod host;
+pub mod in_place;
 pub mod lock;
 pub mod low_water;
 pub mod option_values;

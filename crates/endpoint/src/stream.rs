@@ -239,7 +239,7 @@ impl Endpoint {
     }
 
     /// A send has found space: clears the wish for it.
-    fn want_no_space(&self) {
+    pub(crate) fn want_no_space(&self) {
         if self.state() & state::TOLD_FULL != 0 {
             self.forget(state::TOLD_FULL);
         }

@@ -5,7 +5,7 @@ use crate::checks::{measured, says_what_a_stream_knows, unsendable};
 use crate::readiness::check;
 use crate::{fail, next, pointers, programs, status};
 use libc::{c_int, c_uint, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
-use socket::{Errno, file, socket::io, sys};
+use socket::{Errno, file, socket::io};
 use std::time::SystemTime;
 
 /// Vectors up to this length need no allocation.
@@ -515,7 +515,7 @@ unsafe fn gathered(fd: c_int, message: &msghdr, flags: c_int) -> Option<Result<u
     unsafe {
         if message.msg_controllen > 0 {
             // Few messages have control data, so this check is always made.
-            if !sys::is_readable(message.msg_control as usize, message.msg_controllen) {
+            if !session::sys::is_readable(message.msg_control as usize, message.msg_controllen) {
                 return Some(Err(Errno::FAULT));
             }
             if !says_what_a_stream_knows(message) {

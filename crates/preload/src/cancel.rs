@@ -3,7 +3,7 @@
 
 use crate::next;
 use libc::{c_int, pthread_t};
-use socket::wait::cancel;
+use session::cancel;
 use std::ptr;
 
 /// The values of `PTHREAD_CANCEL_DEFERRED` and `PTHREAD_CANCEL_ASYNCHRONOUS` in `pthread.h`.

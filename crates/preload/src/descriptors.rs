@@ -76,7 +76,7 @@ fn duplicated(old: c_int, new: c_int) {
 /// True when `fd` is open: a failing `dup2` must leave the descriptor to be replaced untouched.
 fn is_open(fd: c_int) -> bool {
     // SAFETY: numbers.
-    !socket::session::detached::may(libc::SYS_fcntl) || unsafe { next::fcntl(fd, libc::F_GETFD, 0) } >= 0
+    !session::detached::may(libc::SYS_fcntl) || unsafe { next::fcntl(fd, libc::F_GETFD, 0) } >= 0
 }
 
 /// See dup2(2).

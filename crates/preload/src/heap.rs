@@ -10,7 +10,7 @@
 //! Listed memory is never unmapped, so a block that another thread has just taken can still be read.
 
 use libc::{MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PROT_WRITE};
-use socket::sys;
+use session::sys;
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -72,7 +72,7 @@ fn start() {
     static START: Once = Once::new();
     START.call_once(|| {
         socket::file::settle();
-        socket::sys::learn_threads();
+        session::sys::learn_threads();
         // SAFETY: three functions that live as long as the process. Without memory there are no handlers, and children inherit nothing.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
     });
@@ -81,7 +81,7 @@ fn start() {
 extern "C" fn construct() {
     start();
     environment::remember();
-    socket::session::config::remember();
+    socket::remember();
     socket::process::fd_passing::inherit();
     (0..3).for_each(stdio::follow);
 }

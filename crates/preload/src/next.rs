@@ -5,8 +5,8 @@ use libc::{
     msghdr, nfds_t, off_t, pid_t, pollfd, posix_spawn_file_actions_t, posix_spawnattr_t, pthread_t, rlimit,
     sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, uid_t,
 };
-use socket::sys::cycle_account;
-use socket::sys::cycle_account::Section;
+use session::sys::cycle_account;
+use session::sys::cycle_account::Section;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The address of the symbol `name` (with its final 0) in the next library; looked up once.

@@ -1,12 +1,12 @@
 //! Checks of the program's pointers before they are used: NULL always, others when the user wants it.
 
-use socket::sys;
+use session::sys;
 use std::cell::Cell;
 
 /// True when all pointers are checked, not only for NULL.
 #[inline]
 pub fn are_checked() -> bool {
-    socket::session::config::checks_pointers()
+    session::config::checks_pointers()
 }
 
 /// False when `len` bytes at `at` cannot be read: NULL, or unreadable if pointers are checked.

@@ -5,9 +5,10 @@ use crate::{next, pointers};
 use libc::{
     FILE, c_char, c_int, c_uint, mmsghdr, msghdr, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t,
 };
+use session::sys;
+use socket::file;
 use socket::process::fd_passing;
 use socket::socket::placeholder;
-use socket::{file, sys};
 
 /// See _exit(2).
 ///
@@ -16,7 +17,7 @@ use socket::{file, sys};
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _exit(status: c_int) -> ! {
     socket::process::fork::ending();
-    socket::sys::exit(status)
+    session::sys::exit(status)
 }
 
 /// See _Exit(3).

@@ -46,7 +46,7 @@ unsafe fn signals(at: *const sigset_t) -> Result<Option<u64>, Errno> {
     if at.is_null() {
         return Ok(None);
     }
-    socket::sys::check_signals(at.cast())?;
+    session::sys::check_signals(at.cast())?;
     // SAFETY: the kernel has just read these 8 bytes.
     let all = unsafe { at.cast::<u64>().read_unaligned() };
     Ok(Some(all & !INTERNAL))

@@ -2,9 +2,10 @@
 
 use crate::pointers;
 use libc::{c_int, epoll_event};
+use session::sys;
+use socket::Errno;
 use socket::process::io_uring;
 use socket::process::io_uring::{IoringEnterFlags, IoringSetupFlags, io_uring_params};
-use socket::{Errno, sys};
 
 /// See io_uring_setup(2).
 ///

@@ -2,9 +2,8 @@
 
 use crate::status;
 use libc::{c_int, c_long, c_uint, sock_filter, sock_fprog};
-use socket::session::detached;
-use socket::session::detached::{Instruction, Lock};
-use socket::sys;
+use session::sys;
+use socket::process::seccomp::{self, Instruction, Lock};
 
 /// The filter at `at`; `None`: it cannot be read, and the kernel returns the error.
 ///
@@ -39,7 +38,7 @@ unsafe fn make(lock: Option<Lock>, n: c_long, a: [usize; 6]) -> c_long {
     // SAFETY: the caller's promise.
     let install = || unsafe { sys::raw(n, a) };
     let result = match lock {
-        Some(lock) => detached::enter(&lock, install),
+        Some(lock) => seccomp::enter(&lock, install),
         None => install(),
     };
     status(result) as c_long

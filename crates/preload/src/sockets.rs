@@ -3,9 +3,9 @@
 use crate::cancel::point;
 use crate::{fail, int, look_for_deepbound, next, pointers, start, status};
 use libc::{c_int, c_void, sockaddr, socklen_t};
+use session::sys::address;
 use socket::connect::fallback;
 use socket::file::Connect;
-use socket::sys::address;
 use socket::{Errno, file};
 use std::net::SocketAddr;
 

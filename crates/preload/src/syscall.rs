@@ -33,7 +33,7 @@ pub unsafe extern "C-unwind" fn syscall(
         }
         if copies_the_process(n, a, b) {
             let copied =
-                programs::forked(|| socket::sys::raw(n, [a, b, c, d, e, f]), |copied| *copied == Ok(0));
+                programs::forked(|| session::sys::raw(n, [a, b, c, d, e, f]), |copied| *copied == Ok(0));
             return copied.map_or_else(|error| c_long::from(fail(error)), |child| child as c_long);
         }
         if makes_another(n) {
@@ -44,7 +44,7 @@ pub unsafe extern "C-unwind" fn syscall(
             libc::SYS_io_uring_setup => rings::setup(arguments),
             libc::SYS_io_uring_enter => rings::enter(arguments),
             libc::SYS_io_uring_register => rings::register(arguments),
-            _ => socket::sys::raw(n, arguments),
+            _ => session::sys::raw(n, arguments),
         };
         result.map_or_else(|error| c_long::from(fail(error)), |r| r as c_long)
     }
@@ -68,7 +68,7 @@ fn copies_the_process(n: c_long, a: usize, b: usize) -> bool {
     }
     let flags = match n {
         libc::SYS_clone => Some(a as u64),
-        libc::SYS_clone3 if b >= size_of::<u64>() && socket::sys::is_readable(a, size_of::<u64>()) => {
+        libc::SYS_clone3 if b >= size_of::<u64>() && session::sys::is_readable(a, size_of::<u64>()) => {
             // SAFETY: it was checked to be readable; no alignment is needed.
             Some(unsafe { std::ptr::read_unaligned(a as *const u64) })
         }

@@ -4,7 +4,7 @@ use crate::bytes::{empty, gather, scatter};
 use crate::cancel::{point, through};
 use crate::{fail, next, pointers, status};
 use libc::{c_int, c_uint, iovec, loff_t, off_t, size_t, ssize_t};
-use socket::session::detached::may;
+use session::detached::may;
 use socket::socket::io;
 use socket::{Errno, file};
 use std::mem::MaybeUninit;
@@ -75,7 +75,7 @@ unsafe fn sent_file(out: c_int, from: c_int, offset: *mut off_t, count: size_t) 
             // By a raw system call: libc's pread is a cancellation point, and sendfile is not.
             let room = buffer.as_mut_ptr() as usize;
             let n =
-                status(socket::sys::raw(libc::SYS_pread64, [from as usize, room, want, at as usize, 0, 0]));
+                status(session::sys::raw(libc::SYS_pread64, [from as usize, room, want, at as usize, 0, 0]));
             if n <= 0 {
                 if n < 0 && done == 0 {
                     let is_folder = *libc::__errno_location() == libc::EISDIR;
@@ -180,7 +180,7 @@ unsafe fn spliceable(at: [(c_int, bool); 2], stream: [bool; 2], flags: c_uint) -
         return Err(Errno::BADF);
     }
     for (i, (fd, has_offset)) in at.into_iter().enumerate() {
-        if !stream[i] && !socket::sys::is_pipe(fd) {
+        if !stream[i] && !session::sys::is_pipe(fd) {
             return Err(Errno::INVAL);
         }
         if !stream[i] && has_offset {

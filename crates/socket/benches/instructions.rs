@@ -7,10 +7,10 @@ use endpoint::Endpoint;
 use endpoint::region::Mapped;
 use endpoint::stream::{How, Progress, Said};
 use queue::stream::{raise, watch};
+use session::host::HOST;
+use session::sys::cycle_account::{self, Section};
 use shm::half_flags::OPEN;
 use shm::{Kind, Params, Region, Side};
-use socket::process::host::HOST;
-use socket::sys::cycle_account::{self, Section};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

@@ -1,26 +1,23 @@
 //! `connect`: the service's answer decides whether it or the kernel carries the connection.
 
-pub(crate) mod accept_queue;
-pub mod direct;
 pub(crate) mod disconnect;
 pub mod fallback;
 pub(crate) mod listen;
 
-use crate::process::{fd_passing, io_uring, visibility};
-use crate::session::log::{Level, log};
-use crate::session::{self, Client, detached};
+use crate::process::{io_uring, visibility};
 use crate::socket::{Role, Sock, options, placeholder};
-use crate::sys::signal::Deferred;
-use crate::sys::{self, address};
 use crate::wait::{self, Patience};
 use control::{KernelReason, Reply, Request};
 use endpoint::stream::ready;
 use endpoint::{Endpoint, state};
-use rustix::fd::{OwnedFd, RawFd};
+use rustix::fd::RawFd;
 use rustix::io::Errno;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use session::connect::{self, Outcome, Wanted, is_candidate, somewhere};
+use session::sys::signal::Deferred;
+use session::sys::{self, address};
+use session::{self, Client, detached, direct, reserved};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// Why the kernel is to carry a socket.
@@ -68,38 +65,6 @@ pub enum Connected {
     Nowhere,
 }
 
-/// Writes both ends' addresses into the socket block.
-pub fn store_addresses(link: &Endpoint, local: SocketAddr, peer: SocketAddr, family: i32) {
-    let b = link.block();
-    for (words, address) in [(&b.local, local), (&b.peer, peer)] {
-        let [low, high] = address::to_words(address);
-        words[0].store(low, Ordering::Relaxed);
-        words[1].store(high, Ordering::Relaxed);
-    }
-    b.ports.store(u32::from(local.port()) << 16 | u32::from(peer.port()), Ordering::Relaxed);
-    b.family.store(family as u32, Ordering::Relaxed);
-}
-
-/// Local and peer address of a connection.
-#[must_use]
-pub fn addresses(link: &Endpoint) -> (SocketAddr, SocketAddr) {
-    let b = link.block();
-    let ports = b.ports.load(Ordering::Relaxed);
-    let words = |w: &[std::sync::atomic::AtomicU64; 2]| w.each_ref().map(|x| x.load(Ordering::Relaxed));
-    let local = address::from_words(words(&b.local), (ports >> 16) as u16);
-    (local, address::from_words(words(&b.peer), ports as u16))
-}
-
-/// True when `ip` is an address of the service, not of the kernel.
-pub fn is_own(client: &Client, ip: IpAddr) -> bool {
-    client.welcome.settings.own.iter().any(|(own, _)| *own == ip)
-}
-
-/// True when the service may carry connections to `ip`.
-fn is_candidate(client: &Client, ip: IpAddr) -> bool {
-    ip.is_loopback() || ip.is_unspecified() || is_own(client, ip) || client.welcome.settings.has_port
-}
-
 /// True when the socket must be shown to the service: it is bound, by the kernel's word, or in another network namespace than the one in
 /// which this process has registered.
 fn must_be_shown(client: &Client, sock: &Sock, fd: RawFd) -> Result<bool, Errno> {
@@ -113,15 +78,7 @@ fn must_be_shown(client: &Client, sock: &Sock, fd: RawFd) -> Result<bool, Errno>
             return Ok(true);
         }
     }
-    Ok(fd_passing::namespace(fd) != client.namespace)
-}
-
-/// The source address of connections to this host.
-fn loopback(remote: IpAddr) -> IpAddr {
-    match remote {
-        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-    }
+    Ok(sys::namespace(fd) != client.namespace)
 }
 
 fn name_of(fd: RawFd) -> Result<SocketAddr, Errno> {
@@ -178,98 +135,34 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
     // The ports of grants are held without `SO_REUSEADDR`.
     let by_grant = match is_shown || options::reuses_address(sock) {
         true => None,
-        false => direct::connect(&client, sock, index, plain),
+        false => direct::connect(&client, index, plain, sock.family(), sock.is_nonblocking()),
     };
     if let Some(link) = by_grant {
         options::advise_all(sock, &link);
         return establish(sock, link);
     }
     if !client.has_room() {
-        free(&client, index);
+        connect::free(&client, index);
         return kernel(KernelReason::NoDescriptor, Errno::MFILE);
     }
-    ask_service(sock, &client, Wanted { index, remote, plain, shown: is_shown.then_some(fd), absent })
-}
-
-/// A connection that the service is asked for.
-struct Wanted {
-    /// The socket block taken for it.
-    index: u32,
-    /// The address as the program gave it, and as an IPv4 address where it is one.
-    remote: SocketAddr,
-    plain: SocketAddr,
-    /// The descriptor to be shown; `None`: none is needed.
-    shown: Option<RawFd>,
-    /// The error where no socket may be the kernel's.
-    absent: Errno,
-}
-
-fn ask_service(sock: &Arc<Sock>, client: &Client, wanted: Wanted) -> Result<Connected, Errno> {
-    let Wanted { index, remote, plain, shown, absent } = wanted;
-    if !plain.ip().is_loopback() {
-        client.expect_first();
-    }
-    let options = options::of_socket(sock);
-    let request = |has_looked| Request::Connect { remote, options, has_looked };
-    match ask(client, request, shown) {
-        Ok((Reply::Connecting { region, slot, local, lent, deferred }, _)) => {
-            let mapped = client.region(region.id, region.side).filter(|m| m.has(slot));
-            let Some(mapped) = mapped else {
-                free(client, index);
-                return Err(Errno::NOBUFS);
-            };
-            lent.iter().for_each(|lent| direct::learn(client, plain, &mapped, lent));
-            client.expect(&mapped, slot);
-            let link = Endpoint::new(mapped, slot, client.home.clone(), index);
-            link.begin(sock.is_nonblocking(), false);
-            if deferred {
-                link.note(state::DEFERRED);
-            }
+    let wanted = Wanted {
+        block: index,
+        remote,
+        plain,
+        family: sock.family(),
+        is_nonblocking: sock.is_nonblocking(),
+        shown: is_shown.then_some(fd),
+        options: options::of_socket(sock),
+    };
+    match connect::by_service(&client, &wanted) {
+        Outcome::Begun(link) => {
             options::advise_all(sock, &link);
-            store_addresses(&link, local, plain, sock.family());
             establish(sock, link)
         }
-        Ok((Reply::Refused { errno, reason }, _)) => {
-            free(client, index);
-            log(Level::Info, format_args!("connect to {remote}: {reason}"));
-            Err(Errno::from_raw_os_error(errno))
-        }
-        Ok((Reply::Kernel { reason }, _)) => {
-            free(client, index);
-            log(Level::Info, format_args!("connect to {remote} in the kernel: {reason}"));
-            Ok(Connected::Kernel(Why { reason, errno: absent }))
-        }
-        _ => {
-            free(client, index);
-            Ok(Connected::Kernel(Why::NO_SERVICE))
-        }
+        Outcome::Refused(e) => Err(e),
+        Outcome::Kernel(reason) => kernel(reason, absent),
+        Outcome::NoService => Ok(Connected::Kernel(Why::NO_SERVICE)),
     }
-}
-
-/// Asks the service for a connection; it is the kernel's where the listener may wait by an io_uring.
-fn ask(
-    client: &Client,
-    request: impl Fn(bool) -> Request,
-    shown: Option<RawFd>,
-) -> Result<(Reply, Vec<OwnedFd>), Errno> {
-    match client.ask_with(request(false), shown) {
-        Ok((Reply::Look { asker, acceptors }, _)) => match io_uring::reason_for_kernel(asker, &acceptors) {
-            None => client.ask_with(request(true), shown),
-            Some(reason) => Ok((Reply::Kernel { reason }, Vec::new())),
-        },
-        other => other,
-    }
-}
-
-/// Replaces the unspecified address by loopback: it means this host.
-fn somewhere(to: SocketAddr) -> SocketAddr {
-    let ip: IpAddr = match to.ip() {
-        ip if ip.is_unspecified() => loopback(ip),
-        ip => ip,
-    };
-    let mut to = to;
-    to.set_ip(ip);
-    to
 }
 
 fn is_unspecified(name: &[u8]) -> bool {
@@ -284,7 +177,7 @@ pub fn fits(sock: &Sock, name: &[u8]) -> bool {
 
 /// The error of `bind` on a socket that is connected, and so has an address: the kernel's for a bad name, else EINVAL.
 pub fn why_not_bound(sock: &Sock, name: &[u8]) -> Errno {
-    let _changing = visibility::begin();
+    let _changing = reserved::begin();
     let Ok(other) = placeholder::idle(sock.family()) else { return Errno::INVAL };
     let bound = sys::bind(other, name);
     let _ = sys::close(other);
@@ -300,12 +193,6 @@ pub fn is_port_back(name: &[u8]) -> bool {
     let _deferred = Deferred::begin();
     let client = session::current().filter(|_| at.port() != 0);
     client.is_some_and(|client| matches!(client.ask(Request::WantPort { at }), Ok((Reply::Done, _))))
-}
-
-fn free(client: &Client, block: u32) {
-    if let Some(b) = client.home.region.sock(block) {
-        b.holders.store(0, Ordering::Release);
-    }
 }
 
 fn establish(sock: &Arc<Sock>, link: Endpoint) -> Result<Connected, Errno> {

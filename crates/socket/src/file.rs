@@ -7,15 +7,9 @@ pub use crate::connect::listen::Closing;
 use crate::connect::listen::{self, Accepted, Listened};
 use crate::connect::{self, Connected, disconnect};
 use crate::epoll::Set;
-use crate::fd::reserved;
 use crate::fd::table::Table;
-use crate::process::visibility::Changing;
 use crate::process::{fd_passing, io_uring, visibility};
-use crate::session::log::{Level, log};
-use crate::session::{self, config};
 use crate::socket::{Role, Sock, options, pending_sockopts, placeholder, reported};
-use crate::sys::signal::Deferred;
-use crate::sys::{self, address, cycle_account};
 pub use amounts::{Beside, beside, has_space, held_back, is_at_mark, low_water, unread, unsent};
 use control::KernelReason;
 use cycles::Section;
@@ -24,6 +18,12 @@ use endpoint::option_values;
 use endpoint::options::Name;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
+use session::log::{Level, log};
+use session::reserved;
+use session::reserved::Changing;
+use session::sys::signal::Deferred;
+use session::sys::{self, address, cycle_account};
+use session::{self, config};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -116,7 +116,7 @@ pub fn put_inherited(fd: RawFd, sock: Sock) {
 /// Notes the epoll set that the kernel makes by `make`. Returns what `make` returns: its descriptor, or a negative number.
 pub fn open_set(make: impl FnOnce() -> RawFd) -> RawFd {
     let _deferred = Deferred::begin();
-    let _changing = visibility::begin();
+    let _changing = reserved::begin();
     let fd = make();
     if fd >= 0 && !(config::is_disabled() || is_borrowed()) {
         HAS_SETS.store(true, Ordering::Relaxed);
@@ -127,7 +127,7 @@ pub fn open_set(make: impl FnOnce() -> RawFd) -> RawFd {
 
 /// `fd` is about to be duplicated. The caller keeps the result until [`duplicated`] has returned.
 pub fn duplicating(fd: RawFd) -> Option<Changing> {
-    (SETS.is_taken(fd) || io_uring::is_watched(fd)).then(visibility::begin)
+    (SETS.is_taken(fd) || io_uring::is_watched(fd)).then(reserved::begin)
 }
 
 /// `fd` is about to be closed or replaced. The caller keeps the result until that is done.
@@ -211,7 +211,7 @@ pub fn steadily<R>(fd: RawFd, call: impl FnOnce() -> R) -> R {
 
 /// Many descriptors are about to be closed. The caller keeps the result until they are.
 pub fn closing_many() -> Changing {
-    visibility::begin()
+    reserved::begin()
 }
 
 /// Descriptors `first..=last` are about to be closed: releases the sockets and sets among them. Returns the ranges to close, which leave
@@ -369,7 +369,7 @@ pub fn bind(fd: RawFd, name: &[u8]) -> Handled<()> {
         return None;
     }
     let client = session::current()?;
-    if connect::is_own(&client, ip) {
+    if session::connect::is_own(&client, ip) {
         let (level, name) = match sock.family() {
             libc::AF_INET6 => (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND),
             _ => (libc::IPPROTO_IP, libc::IP_FREEBIND),
@@ -440,7 +440,7 @@ pub fn local_name(fd: RawFd) -> Option<(SocketAddr, i32)> {
     let sock = SOCKS.pin(fd)?;
     // For a socket that is unconnected again the placeholder knows the address that the program has bound.
     let link = sock.stream().filter(|link| !(link.is_unconnected() && sock.is_bound()))?;
-    Some((connect::addresses(link).0, sock.family()))
+    Some((session::connect::addresses(link).0, sock.family()))
 }
 
 /// `getpeername`: the peer's address, and the socket's family.
@@ -451,7 +451,7 @@ pub fn peer_name(fd: RawFd) -> Handled<(SocketAddr, i32)> {
     if link.is_over() || !link.is_open() || link.is_closed() {
         return Some(Err(Errno::NOTCONN));
     }
-    Some(Ok((connect::addresses(link).1, sock.family())))
+    Some(Ok((session::connect::addresses(link).1, sock.family())))
 }
 
 /// `setsockopt`. `is_good` says whether the value's first bytes can be read; it is called where the kernel is not asked.

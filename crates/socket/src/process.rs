@@ -4,8 +4,7 @@
 pub(crate) mod bpf;
 pub mod fd_passing;
 pub mod fork;
-pub(crate) mod fork_locks;
-pub mod host;
 pub mod io_uring;
 pub mod rlimit_as;
+pub mod seccomp;
 pub(crate) mod visibility;

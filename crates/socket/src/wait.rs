@@ -4,21 +4,12 @@
 //! unless some handler of the process was installed without `SA_RESTART` (the kernel decides by the one handler that ran;
 //! which one that was cannot be found out afterwards).
 
-pub mod cancel;
 pub mod poll;
 pub mod sigio;
-pub(crate) mod sleeper;
-pub(crate) mod spin;
 pub(crate) mod watchers;
 
-use crate::connect::accept_queue::{Queue, Rest};
 use crate::epoll::{Asleep, SETS_DEEP, Set};
-use crate::session::{self, detached};
 use crate::socket::{InUse, Role, Sock};
-use crate::sys::signal::Deferred;
-use crate::sys::small_vec::Few;
-use crate::sys::{self, cycle_account};
-use crate::wait::sleeper::Context;
 use cycles::Section;
 use endpoint::Endpoint;
 use endpoint::low_water::SoFar;
@@ -27,6 +18,12 @@ use endpoint::stream::ready;
 use queue::Doorbell;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
+use session::accept_queue::{Queue, Rest};
+use session::sleeper::{self, Context};
+use session::sys::signal::Deferred;
+use session::sys::small_vec::Few;
+use session::sys::{self, cycle_account};
+use session::{self, detached};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,7 +1,7 @@
 //! The table of descriptors where the process has one thread, and signal handlers interrupt it. Has no test harness: that has threads.
 
+use session::sys;
 use socket::fd::table::Table;
-use socket::sys;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;

@@ -38,8 +38,11 @@ const LAW: &[(&str, May)] = &[
     ("slowpath", May::Need(&["base", "wire", "shm", "queue", "flow", "congestion", "control"])),
     ("control", May::Need(&["base", "shm"])),
     ("endpoint", May::Need(&["base", "cycles", "shm", "queue", "control"])),
-    ("socket", May::Need(&["base", "cycles", "shm", "queue", "control", "endpoint"])),
-    ("preload", May::Need(&["base", "loader", "socket"])),
+    ("session", May::Need(&["base", "cycles", "shm", "queue", "control", "endpoint"])),
+    ("ring", May::Need(&["base", "shm", "queue", "control", "endpoint", "session"])),
+    ("ring-c", May::Need(&["ring"])),
+    ("socket", May::Need(&["base", "cycles", "shm", "queue", "control", "endpoint", "session"])),
+    ("preload", May::Need(&["base", "loader", "session", "socket"])),
     ("service", May::Need(SERVICE)),
     ("towpath", May::Need(&["base", "control", "service", "bench", "link", "emulator", "script", "sim"])),
     ("bench", May::NeedAny),
@@ -127,9 +130,17 @@ mod tests {
     #[test]
     fn fast_and_slow_path_meet_only_below_both() {
         for (one, other) in [("fastpath", "slowpath"), ("slowpath", "fastpath")] {
-            for forbidden in
-                [other, "port-memory", "port-packet", "port-tap", "service", "socket", "preload", "bench"]
-            {
+            for forbidden in [
+                other,
+                "port-memory",
+                "port-packet",
+                "port-tap",
+                "service",
+                "socket",
+                "ring",
+                "preload",
+                "bench",
+            ] {
                 assert!(!may_reach(one, forbidden), "{one} could reach {forbidden}");
             }
         }
@@ -140,6 +151,7 @@ mod tests {
     fn application_never_reaches_the_stack() {
         for forbidden in ["flow", "fastpath", "slowpath", "port", "wire", "service", "congestion"] {
             assert!(!may_reach("preload", forbidden), "preload could reach {forbidden}");
+            assert!(!may_reach("ring", forbidden), "ring could reach {forbidden}");
         }
     }
 

@@ -9,8 +9,10 @@ use crate::workspace::{Package, Workspace};
 const LINES_MAX: usize = 600;
 
 /// Crates that may read a clock: the service and the application's side, which wait, and the tools.
-const CLOCK_CRATES: [&str; 9] =
-    ["cycles", "service", "preload", "socket", "bench", "emulator", "towpath", "xtask", "fuzz"];
+const CLOCK_CRATES: [&str; 12] = [
+    "cycles", "service", "preload", "ring", "ring-c", "session", "socket", "bench", "emulator", "towpath",
+    "xtask", "fuzz",
+];
 /// Files of `service` that may read a clock: the event loop, the cores, and what it logs. Its registry takes `now` with each input.
 const CLOCK_FILES: [&str; 4] = ["src/daemon", "src/cores", "src/report/", "/tests"];
 const CLOCKS: [&str; 6] =

@@ -4,13 +4,12 @@
 
 use crate::connect::listen::{self, Listener};
 use crate::file::{self, SOCKS};
-use crate::session;
 use crate::socket::{Role, Sock, options, pending_sockopts, placeholder};
-use crate::sys::{self, address};
 use control::Request;
 use endpoint::Endpoint;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
+use session::sys::{self, address};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -37,9 +36,9 @@ pub fn give_up(sock: &Sock, link: &Endpoint) -> Result<(), Errno> {
 fn forget_address(link: &Endpoint, family: i32) {
     let any: IpAddr =
         if family == libc::AF_INET6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
-    let (mut local, peer) = crate::connect::addresses(link);
+    let (mut local, peer) = session::connect::addresses(link);
     local.set_ip(any);
-    crate::connect::store_addresses(link, local, peer, family);
+    session::connect::store_addresses(link, local, peer, family);
 }
 
 /// The socket behind `fd`. Replaces one that is unconnected again, or has stopped listening, by a new one with the same options, bound as

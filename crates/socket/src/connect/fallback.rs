@@ -4,15 +4,15 @@
 use crate::connect::Why;
 use crate::file::SOCKS;
 use crate::process::fd_passing;
-use crate::session::log::{Level, log};
-use crate::session::{self, config};
 use crate::socket::Sock;
-use crate::sys;
-use crate::sys::signal::Deferred;
 use control::profile::REQUIRE_ENV;
 use control::{KernelReason, Request};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
+use session::log::{Level, log};
+use session::sys;
+use session::sys::signal::Deferred;
+use session::{self, config};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 

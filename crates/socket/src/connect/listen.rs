@@ -1,31 +1,26 @@
 //! Listening sockets: an accept queue in shared memory beside the kernel's.
 
-use crate::connect::accept_queue::Queue;
 use crate::connect::{Why, fallback, whom_to_ask};
-use crate::process::visibility::{self, Changing};
+use crate::process::visibility;
 use crate::process::{fork, io_uring};
-use crate::session::{self, Client, config, detached, log};
 use crate::socket::placeholder::{self, Place};
 use crate::socket::{Sock, flag, options};
-use crate::sys::signal::Deferred;
-use crate::sys::{self, address};
 use crate::wait::{self, Patience};
 use control::profile::REQUIRE_ENV;
-use control::{AcceptRecord, KernelReason, Reply, Request, Unlisten};
-use endpoint::Endpoint;
-use endpoint::region::Mapped;
-use queue::stream::raise;
+use control::{KernelReason, Reply, Request, Unlisten};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
-use shm::half_flags::{ACCEPTED, LENT, READ_CLOSED, RELEASED, RESET};
+use session::accept::{self, Claimed};
+use session::accept_queue::Queue;
+use session::reserved::Changing;
+use session::sys::signal::Deferred;
+use session::sys::{self, address};
+use session::{self, Client, config, detached, log};
 use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
-
-/// Most grants that one `accept` takes out of a queue in vain. A hostile holder could put in more without end.
-const USELESS_MOST: u32 = 4096;
 
 /// What the library keeps for an accelerated listening socket.
 #[derive(Debug)]
@@ -68,11 +63,6 @@ fn local_address(fd: RawFd) -> Option<SocketAddr> {
     address::parse(&bytes[..n]).ok()
 }
 
-fn somaxconn() -> u32 {
-    let text = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap_or_default();
-    text.trim().parse().unwrap_or(4096)
-}
-
 /// `listen`: the kernel first (it reserves the port), then the service.
 ///
 /// # Errors
@@ -85,7 +75,7 @@ pub fn listen(sock: &Arc<Sock>, fd: RawFd, backlog: i32) -> Result<Listened, Err
             io_uring::put_off(sock, fd);
             Ok(Listened::Ours)
         }
-        Ok(client) => announce(sock, fd, &client, (backlog.max(0) as u32).min(somaxconn())),
+        Ok(client) => announce(sock, fd, &client, (backlog.max(0) as u32).min(sys::somaxconn())),
         Err(why) => Ok(Listened::Kernel(why)),
     }
 }
@@ -106,7 +96,7 @@ fn backlog_of(fd: RawFd) -> u32 {
     let mut info = [0; SACKED + 4];
     let told = sys::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info);
     let word = info.last_chunk().filter(|_| told == Ok(info.len()));
-    word.map_or_else(somaxconn, |word| u32::from_ne_bytes(*word))
+    word.map_or_else(sys::somaxconn, |word| u32::from_ne_bytes(*word))
 }
 
 /// Tells the service of a kernel socket that listens.
@@ -273,68 +263,15 @@ pub struct Accepted {
     pub peer: Option<SocketAddr>,
 }
 
-/// Where the connection of a claimed grant lies.
-struct Claimed {
-    mapped: Arc<Mapped>,
-    slot: u32,
-    local: SocketAddr,
-    peer: SocketAddr,
-}
-
-/// The connection of a claimed grant. `None`: it is gone, or another process has it.
-fn locate(client: &Client, queue: &Queue, grant: u32, place: &mut Place) -> Result<Option<Claimed>, Errno> {
-    let record = queue.record(grant);
-    let Some(AcceptRecord { region, slot, side, local, peer }) = record else { return Ok(None) };
-    // Perhaps no descriptor was free for its memory: the connection's own number is used for that meanwhile.
-    let find = || client.region(region, side);
-    let mapped = find().map_or_else(|| place.without(find), |mapped| Ok(Some(mapped)))?;
-    let Some(mapped) = mapped else { return Ok(take(client, queue, grant)) };
-    if !mapped.has(slot) {
-        return Ok(None);
-    }
-    // A hostile holder may have put the grant in once more.
-    let own = mapped.halves(slot).0;
-    let before = own.flags.fetch_or(ACCEPTED, Ordering::AcqRel);
-    if before & LENT != 0 {
-        client.home.region.header().direct[1].fetch_add(1, Ordering::Relaxed);
-    }
-    let is_ours = before & (ACCEPTED | RELEASED) == 0;
-    Ok(is_ours.then_some(Claimed { mapped, slot, local, peer }))
-}
-
-/// The connection lies in a region of another family: the service carries it on to this process's region.
-#[cold]
-fn take(client: &Client, queue: &Queue, grant: u32) -> Option<Claimed> {
-    match client.ask(Request::Take { queue: queue.id, grant }) {
-        Ok((Reply::Moved { slot, local, peer, .. }, _)) if client.home.has(slot) => {
-            Some(Claimed { mapped: client.home.clone(), slot, local, peer })
-        }
-        _ => None,
-    }
-}
-
 /// Sets up the connection of a claimed grant.
 fn admit(
     sock: &Sock,
     client: &Arc<Client>,
-    Claimed { mapped, slot, local, peer }: Claimed,
+    claimed: Claimed,
     place: &mut Place,
 ) -> Result<Option<Accepted>, Errno> {
-    // Rings that it lends in an ancestor's region must be found there when this process is gone.
-    let ancestors = if mapped.pair { &client.oldest } else { &mapped };
-    let there = if mapped.is_own() { None } else { client.take_block_of(ancestors) };
-    let own = || Some((client.home.clone(), client.take_block()?));
-    let Some((home, index)) = there.map(|index| (ancestors.clone(), index)).or_else(own) else {
-        raise(mapped.halves(slot).0, RESET | READ_CLOSED | RELEASED);
-        if let Some(context) = mapped.tell(slot) {
-            client.wake_other(&mapped, context);
-        }
-        return Err(Errno::NOBUFS);
-    };
-    client.expect(&mapped, slot);
-    let link = Endpoint::new(mapped, slot, home, index);
-    link.begin(place.is_nonblocking(), true);
-    crate::connect::store_addresses(&link, local, peer, sock.family());
+    let peer = claimed.peer;
+    let link = accept::begin(client, claimed, sock.family(), place.is_nonblocking())?;
     let accepted = Sock::accepted(sock.family(), link);
     accepted.mark(flag::COMMON, place.is_common());
     options::inherit(sock, &accepted);
@@ -347,10 +284,15 @@ fn try_queue(sock: &Arc<Sock>, queue: &Queue, flags: i32) -> Result<Option<Accep
     let mut place = Place::new(sock, queue, flags)?;
     let mut useless = 0;
     let result = loop {
-        let is_over = useless == USELESS_MOST;
+        let is_over = useless == accept::USELESS_MOST;
         let claimed = if is_over { None } else { queue.accepting().claim(client.application()) };
         let Some(grant) = claimed else { break Ok(None) };
-        let found = match locate(&client, queue, grant, &mut place) {
+        // Perhaps no descriptor was free for its memory: the connection's own number is used for that meanwhile.
+        let find = |region, side| {
+            let find = || client.region(region, side);
+            find().map_or_else(|| place.without(find), |mapped| Ok(Some(mapped)))
+        };
+        let found = match accept::locate(&client, queue, grant, find) {
             Ok(found) => found,
             Err(e) => {
                 // No descriptor is left: the connection waits again.

@@ -1,12 +1,12 @@
 //! The accelerated sockets that an epoll set holds, and which of them may be ready.
 
-use crate::connect::accept_queue::{Queue, Rest};
 use crate::socket::{Role, Sock};
-use crate::wait::sleeper::Context;
 use control::CONTROL_SLOT;
 use endpoint::region::Mapped;
 use endpoint::stream::ready;
 use rustix::fd::RawFd;
+use session::accept_queue::{Queue, Rest};
+use session::sleeper::Context;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The order in which a set tells of its sockets, and its places.
 
 use super::*;
-use crate::process::host::HOST;
 use endpoint::Endpoint;
+use session::host::HOST;
 use shm::{Kind, Params, Region, Side};
 
 const SLOTS: u32 = 256;

@@ -1,11 +1,11 @@
 //! The kernel's set behind one of ours: which descriptors of ours lie in it, and the events that it returns.
 
 use super::{Set, merge};
-use crate::session::{detached, lock};
-use crate::sys;
-use crate::wait::sleeper::Context;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
+use session::sleeper::Context;
+use session::sys;
+use session::{detached, lock};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::time::Duration;

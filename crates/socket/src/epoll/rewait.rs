@@ -2,12 +2,12 @@
 
 use super::Set;
 use super::kernel_set::{BELL, event, mark};
-use crate::fd::reserved::Internal;
-use crate::session::{detached, lock};
-use crate::sys;
-use crate::sys::small_vec::Few;
 use endpoint::stream::ready;
 use rustix::event::{EventfdFlags, eventfd};
+use session::reserved::Internal;
+use session::sys;
+use session::sys::small_vec::Few;
+use session::{detached, lock};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};

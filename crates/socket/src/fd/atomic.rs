@@ -8,5 +8,5 @@ pub use shm::alone::{AtomicU64, Ordering};
 #[cfg(not(loom))]
 #[inline]
 pub fn exchange(word: &AtomicU64, old: u64, new: u64, order: Ordering) -> Result<u64, u64> {
-    shm::alone::exchange(&crate::process::host::HOST.threads, word, old, new, order)
+    shm::alone::exchange(&session::host::HOST.threads, word, old, new, order)
 }

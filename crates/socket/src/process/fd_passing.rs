@@ -2,22 +2,24 @@
 //! descriptor leaves, this process hands the connection to the service. A process that uses a descriptor that came in asks the service
 //! for the connection, and so does the first process if it goes on using its own: the process that used it last has the connection.
 
-use crate::connect::{listen, store_addresses};
-use crate::fd::reserved;
+use crate::connect::listen;
 use crate::fd::table::Pinned;
-use crate::process::fork_locks::Held;
+use crate::file;
 use crate::process::io_uring;
-use crate::session::log::{Level, log};
-use crate::session::{self, Client, config, detached};
 use crate::socket::{Role, Sock, options, pending_sockopts, placeholder};
-use crate::sys::signal::Deferred;
-use crate::{file, sys};
 use control::{Left, Reply, Request, tcp_state};
 use endpoint::lock::thread_number;
 use endpoint::{Endpoint, flags, state};
 use queue::stream::{Sender, raise};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
+use session::connect::store_addresses;
+use session::fork_locks::Held;
+use session::log::{Level, log};
+use session::reserved;
+use session::sys;
+use session::sys::signal::Deferred;
+use session::{self, Client, config, detached};
 use shm::TRUST;
 use shm::half_flags::{FIN, READ_CLOSED};
 use std::sync::atomic::Ordering;
@@ -41,11 +43,6 @@ fn number(fd: RawFd, name: i32) -> Option<i32> {
 /// The kernel's unique number (`SO_COOKIE`) of the socket behind a descriptor: the same in every process.
 pub fn cookie(fd: RawFd) -> Option<u64> {
     word(fd, libc::SOL_SOCKET, libc::SO_COOKIE).map(u64::from_ne_bytes)
-}
-
-/// The kernel's unique number of a socket's network namespace (`SO_NETNS_COOKIE`); 0 before Linux 5.14.
-pub fn namespace(fd: RawFd) -> u64 {
-    word(fd, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE).map_or(0, u64::from_ne_bytes)
 }
 
 /// True for a TCP socket of the kernel that is not connected: a listener, a placeholder, or a socket not used yet.

@@ -1,41 +1,27 @@
 //! `fork`: the child holds every socket its parent holds, registers for itself, and sleeps on nothing of its parent's.
 
 use crate::file;
-use crate::process::fork_locks::Held;
-use crate::process::host::HOST;
-use crate::process::{fd_passing, io_uring, rlimit_as, visibility};
-use crate::session::log::{Level, log};
-use crate::session::{self, Client, detached};
+use crate::process::{fd_passing, io_uring, rlimit_as};
 use crate::socket::{self, Role, Sock, flag, pending_sockopts, placeholder};
-use crate::sys::signal::Deferred;
-use crate::sys::{self, Alone, cycle_account};
-use crate::wait::{cancel, sigio};
+use crate::wait::sigio;
 use rustix::fd::RawFd;
+use session::cancel;
+use session::fork_locks::Held;
+use session::host::HOST;
+use session::log::{Level, log};
+use session::sys::signal::Deferred;
+use session::sys::{self, Alone, cycle_account};
+use session::{self, Client, detached, reserved};
 use shm::TRUST;
 use std::cell::{Cell, RefCell};
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-static DISPUTE: AtomicBool = AtomicBool::new(false);
 /// The bit by which this process, a forked child, holds what its parent holds; 0 in any other.
 static HELD_AS: AtomicU64 = AtomicU64::new(0);
 
-/// How many forks lie between this process and the first one of its family: 0 in that one.
-#[inline]
-pub fn generation() -> u32 {
-    HOST.generation()
-}
-
-/// True when two sets or two processes may want news of one socket.
-pub fn may_dispute() -> bool {
-    DISPUTE.load(Ordering::Relaxed)
-}
-
-/// From now on [`may_dispute`] is true.
-pub fn dispute() {
-    DISPUTE.store(true, Ordering::Relaxed);
-}
+pub use session::host::{dispute, generation, may_dispute};
 
 thread_local! {
     /// True when the forking process has no other thread.
@@ -194,7 +180,7 @@ fn become_child() {
     endpoint::lock::forget_thread_number();
     HOST.forks.fetch_add(1, Ordering::AcqRel);
     sigio::forget_all();
-    visibility::settle();
+    reserved::settle();
     io_uring::forked();
     let Some(parent) = session::present() else { return };
     // The parent's registration is never dropped here: its descriptors and locks are copies of the parent's.

@@ -9,15 +9,10 @@
 mod queue;
 
 use crate::connect::{self, Connected, Why, fallback, listen};
-use crate::fd::reserved::Internal;
 use crate::fd::table::Table;
 use crate::file::{self, SETS, SOCKS};
 use crate::process::visibility;
-use crate::session::log::{Level, log};
-use crate::session::{self, config};
 use crate::socket::{LATER, Sock, flag, placeholder};
-use crate::sys::signal::Deferred;
-use crate::sys::{self, address};
 use control::KernelReason;
 use control::profile::Rings;
 use queue::{Entry, Queue};
@@ -26,12 +21,14 @@ use rustix::fd::RawFd;
 use rustix::io::Errno;
 pub use rustix::io_uring::{IoringEnterFlags, IoringSetupFlags, io_uring_params};
 use rustix::io_uring::{IoringOp, IoringRegisterOp};
+use session::log::{Level, log};
+use session::reserved::{self, Internal};
+use session::sys::signal::Deferred;
+use session::sys::{self, address};
+use session::{self, config};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::{fmt, mem};
-
-/// Limit of descriptors checked, over all processes that may accept, before one connect: each takes some 10 µs.
-const LOOKED_AT: usize = 128;
 
 /// The submission queues of watched rings, by the ring's descriptor.
 static WATCHED: Table<Queue> = Table::new();
@@ -78,7 +75,7 @@ pub fn set_up(
         }
         return Err(Errno::PERM);
     }
-    let _changing = visibility::begin();
+    let _changing = reserved::begin();
     placeholder::own_each();
     let ring = make()?;
     if file::is_borrowed() {
@@ -161,39 +158,6 @@ pub fn is_strange(fd: RawFd) -> bool {
         && rustix::fs::fstat(sys::borrow(fd)).is_ok_and(|stat| is_typeless(stat.st_mode))
         && rustix::fs::readlink(format!("/proc/self/fd/{fd}"), Vec::new())
             .is_ok_and(|name| name.as_bytes() == Rings::LINK.as_bytes())
-}
-
-/// Why a connection to these processes, which have not yet waited for it by a call that the library sees, is left to the kernel: one has a
-/// ring, by which it may accept, or this process may not find that out. `None`: no process has a ring. `asker`: this process's ID as the
-/// service sees it; if it differs from ours, the IDs come from another PID namespace.
-pub fn reason_for_kernel(asker: i32, acceptors: &[i32]) -> Option<KernelReason> {
-    let is_known = rustix::process::getpid().as_raw_nonzero().get() == asker;
-    let mut left = LOOKED_AT;
-    let look = |pid: &i32| match has_ring(*pid, &mut left) {
-        Ok(true) => Some(KernelReason::ListenerHasRing),
-        Ok(false) => None,
-        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Some(KernelReason::ListenerUnseen),
-        // The process has ended, or no descriptor is free to look with.
-        Err(_) => None,
-    };
-    if is_known { acceptors.iter().find_map(look) } else { Some(KernelReason::ListenerUnseen) }
-}
-
-/// True when a ring is among the first `left` descriptors of process `pid`; counts `left` down.
-fn has_ring(pid: i32, left: &mut usize) -> std::io::Result<bool> {
-    for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
-        if *left == 0 {
-            break;
-        }
-        *left -= 1;
-        match std::fs::read_link(entry?.path()) {
-            Ok(name) if name.as_os_str() == Rings::LINK => return Ok(true),
-            // NotFound: the descriptor was closed meanwhile.
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-    }
-    Ok(false)
 }
 
 /// True when it is of interest, and not yet known, whether the program has an unwatched ring.

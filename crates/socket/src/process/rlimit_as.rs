@@ -2,9 +2,9 @@
 //! that has room for both.
 
 use crate::file;
-use crate::session::{self, lock};
 use control::Request;
 use rustix::process::{Resource, getrlimit};
+use session::{self, lock};
 use std::sync::Mutex;
 
 /// `rlim_cur` and `rlim_max`, bytes.
@@ -16,7 +16,7 @@ const NONE: u64 = libc::RLIM_INFINITY;
 static SET: Mutex<Option<(Limits, Limits)>> = Mutex::new(None);
 
 /// Takes this module's lock before a fork.
-pub fn hold(held: &mut crate::process::fork_locks::Held) {
+pub fn hold(held: &mut session::fork_locks::Held) {
     held.take_static(&SET);
 }
 
@@ -33,7 +33,7 @@ pub fn set(wanted: Limits, tell: impl FnOnce(Limits) -> bool) {
         [soft, most] => [widened(soft).min(hard), widened(most).min(hard)],
     };
     if tell(told) {
-        let _deferred = crate::sys::signal::Deferred::begin();
+        let _deferred = session::sys::signal::Deferred::begin();
         *lock(&SET) = Some((wanted, told));
         client.iter().for_each(|client| client.say(Request::Room { room: session::room() }));
     }
@@ -42,7 +42,7 @@ pub fn set(wanted: Limits, tell: impl FnOnce(Limits) -> bool) {
 /// The limits that the program sees when the kernel reports `kernel`.
 #[must_use]
 pub fn seen(kernel: Limits) -> Limits {
-    let _deferred = crate::sys::signal::Deferred::begin();
+    let _deferred = session::sys::signal::Deferred::begin();
     match *lock(&SET) {
         Some((wanted, told)) if told == kernel => wanted,
         _ => kernel,

@@ -5,17 +5,17 @@
 
 use crate::connect::{Why, fallback, listen};
 use crate::fd::first_gap::Filled;
-use crate::fd::reserved::{self, MOST};
 use crate::file::{self, SETS, SOCKS};
 use crate::process::{fork, io_uring};
-use crate::session::log::{Level, log};
-use crate::session::{self, Client, config, detached};
 use crate::socket::{Role, Sock};
-use crate::sys;
 use control::KernelReason;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use session::log::{Level, log};
+use session::reserved::{self, MOST};
+use session::sys;
+use session::{self, Client, config, detached};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -31,31 +31,6 @@ const FREE_MAX: u32 = 16;
 
 /// Time between the first two checks of what seems to be a set of the program's; doubled after each: 102 ms in all.
 const PAUSE: Duration = Duration::from_micros(100);
-
-/// Number of times that a set of ours was about to be made or closed (`BEGUN`), and that this was completed (`DONE`).
-static BEGUN: AtomicU32 = AtomicU32::new(0);
-static DONE: AtomicU32 = AtomicU32::new(0);
-
-/// While this lives, a set of ours is being made or closed: the kernel and our table may disagree about its descriptor.
-#[derive(Debug)]
-pub struct Changing(());
-
-impl Drop for Changing {
-    fn drop(&mut self) {
-        DONE.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-/// Begins a change of our sets, until the result is dropped.
-pub fn begin() -> Changing {
-    BEGUN.fetch_add(1, Ordering::SeqCst);
-    Changing(())
-}
-
-/// In a forked child: ends the changes that the parent's threads had begun, for they do not run here.
-pub fn settle() {
-    DONE.store(BEGUN.load(Ordering::SeqCst), Ordering::SeqCst);
-}
 
 /// What is behind a descriptor that this library does not know.
 enum Stranger {
@@ -89,10 +64,10 @@ fn is_settled(is_strange: impl Fn() -> bool) -> bool {
     const LOOKS: u32 = 11;
     let mut seen = 0;
     for _ in 0..TRIES {
-        let begun = BEGUN.load(Ordering::SeqCst);
-        if DONE.load(Ordering::SeqCst) == begun {
+        let (begun, done) = reserved::changes();
+        if done == begun {
             let is_strange = is_strange();
-            if BEGUN.load(Ordering::SeqCst) == begun {
+            if reserved::changes().0 == begun {
                 seen += 1;
                 if !is_strange || seen == LOOKS {
                     return is_strange;
@@ -113,11 +88,6 @@ pub fn forget(fd: RawFd) {
         KNOWN[i / 64].fetch_and(!(1 << (i % 64)), Ordering::Relaxed);
         FILLED.opened(i / 64);
     }
-}
-
-/// `fd` is no longer one of the library's own descriptors, so it has to be checked again.
-pub fn disown(fd: RawFd) {
-    FILLED.opened(fd as u32 as usize / 64);
 }
 
 /// Makes all descriptors be checked again.
@@ -141,6 +111,7 @@ fn find(client: &Client, near: RawFd) -> bool {
     forget_now_and_then();
     let mut free = 0;
     let mut is_filled = true;
+    reserved::take_unclaimed().into_iter().for_each(|word| FILLED.opened(word));
     let walk = FILLED.walk();
     for (i, known) in KNOWN.iter().enumerate().skip(walk.begin()) {
         let mut unknown = !(known.load(Ordering::Relaxed) | reserved::word(i));

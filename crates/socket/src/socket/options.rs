@@ -1,10 +1,8 @@
 //! Socket options. The placeholder is a real kernel socket: what is set on it is checked, kept and answered by the kernel.
 //! This file has the options that concern accelerated bytes, and those that no accelerated socket can honour.
 
-use crate::session;
 use crate::socket::settings::Settings;
 use crate::socket::{Sock, flag, pending_sockopts};
-use crate::sys::{self, address};
 use control::{KernelReason, Reply, Request, SocketOptions, TcpInfo, tcp_state};
 use endpoint::cork::LOOPBACK_MSS;
 use endpoint::option_values::{congestion, int, put, put_congestion};
@@ -12,6 +10,7 @@ use endpoint::options::{By, Name, TCP_INQ};
 use endpoint::{Endpoint, state};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
+use session::sys::{self, address};
 use std::sync::atomic::Ordering;
 
 /// Options that only the kernel's TCP can carry out, with the reason for the statistics. Set before the decision they keep
@@ -76,7 +75,7 @@ fn become_ipv4(sock: &Sock, value: &[u8]) -> Result<(), Errno> {
     match int(value) {
         _ if sock.family() != libc::AF_INET6 => Err(Errno::NOPROTOOPT),
         None => Err(Errno::INVAL),
-        Some(libc::AF_INET) if address::plain(crate::connect::addresses(link).1).is_ipv4() => {
+        Some(libc::AF_INET) if address::plain(session::connect::addresses(link).1).is_ipv4() => {
             sock.become_ipv4();
             Ok(())
         }
@@ -94,7 +93,7 @@ pub fn tell(sock: &Sock) {
         }
         _ => return,
     };
-    if let Some(client) = crate::session::current() {
+    if let Some(client) = session::current() {
         client.say(Request::SetOptions { region, slot, options: of_socket(sock) });
     }
 }
@@ -165,7 +164,7 @@ pub fn advise_all(sock: &Sock, link: &Endpoint) {
 
 /// Turns `TCP_QUICKACK` on from the beginning, where the environment says so; the program may turn it off.
 fn acknowledge_soon(link: &Endpoint) {
-    if crate::session::config::quick_ack() && !link.mapped.pair {
+    if session::config::quick_ack() && !link.mapped.pair {
         link.set_quick_ack(true);
     }
 }
@@ -265,7 +264,7 @@ pub fn get(sock: &Sock, level: i32, name: i32, out: &mut [u8]) -> Option<Result<
 
 /// `SO_PEERNAME`, also before and after the connection, as on Linux. EINVAL when `out` is longer than the address.
 fn peer_name(sock: &Sock, link: &Endpoint, out: &mut [u8]) -> Result<usize, Errno> {
-    let (bytes, full) = address::bytes(crate::connect::addresses(link).1, sock.family());
+    let (bytes, full) = address::bytes(session::connect::addresses(link).1, sock.family());
     if out.len() > full {
         return Err(Errno::INVAL);
     }
@@ -277,7 +276,7 @@ fn peer_name(sock: &Sock, link: &Endpoint, out: &mut [u8]) -> Result<usize, Errn
 fn mtu(link: &Endpoint) -> i32 {
     match asked(link) {
         Some((info, _)) => info.pmtu as i32,
-        None if address::plain(crate::connect::addresses(link).1).is_ipv4() => 65_535,
+        None if address::plain(session::connect::addresses(link).1).is_ipv4() => 65_535,
         None => 65_536,
     }
 }

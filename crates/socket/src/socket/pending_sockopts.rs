@@ -8,14 +8,14 @@
 //!                                                are untold  are untold
 //! ```
 
-use crate::session::detached;
 use crate::socket::{Sock, placeholder};
-use crate::sys;
 use endpoint::Endpoint;
 use endpoint::option_values::int;
 use endpoint::options::Name;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
+use session::detached;
+use session::sys;
 use shm::TRUST;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -157,12 +157,12 @@ pub fn keep(sock: &Sock) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::host::HOST;
     use crate::socket::options;
     use endpoint::Endpoint;
     use endpoint::region::Mapped;
     use rustix::fd::AsRawFd;
     use rustix::net::{AddressFamily, SocketType, socket};
+    use session::host::HOST;
     use shm::{Kind, Params, Region, Side};
     use std::sync::Arc;
 

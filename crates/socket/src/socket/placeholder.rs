@@ -5,17 +5,17 @@
 //!
 //! While the common socket is there, `O_NONBLOCK` of the connection is kept in its socket block only.
 
-use crate::connect::accept_queue::Queue;
-use crate::fd::reserved;
 use crate::file;
-use crate::process::fork_locks::Held;
-use crate::process::{fd_passing, io_uring, visibility};
-use crate::session::{self, detached};
+use crate::process::{fd_passing, io_uring};
 use crate::socket::{Sock, flag};
-use crate::sys::signal::Deferred;
-use crate::sys::{self, Alone};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
+use session::accept_queue::Queue;
+use session::fork_locks::Held;
+use session::reserved;
+use session::sys::signal::Deferred;
+use session::sys::{self, Alone};
+use session::{self, detached};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
@@ -46,11 +46,11 @@ fn of_family(family: i32) -> RawFd {
 
 /// Makes the common socket of `family`, for the connections of its listeners.
 pub fn prepare(family: i32) {
-    let _one = crate::session::lock(&MAKING);
+    let _one = session::lock(&MAKING);
     if of_family(family) != NONE {
         return;
     }
-    let _changing = visibility::begin();
+    let _changing = reserved::begin();
     let Ok(made) = idle(family) else { return };
     let Some(name) = fd_passing::cookie(made) else {
         let _ = sys::close(made);
@@ -68,7 +68,7 @@ fn has_reserve(family: i32) -> bool {
     if reserve.load(Ordering::Relaxed) != NONE {
         return true;
     }
-    let _changing = visibility::begin();
+    let _changing = reserved::begin();
     let Ok(made) = idle(family) else { return false };
     let Some(kept) = set_aside(made) else { return false };
     if reserve.compare_exchange(NONE, kept, Ordering::AcqRel, Ordering::Relaxed).is_err() {
@@ -110,7 +110,7 @@ fn spend_reserve(family: i32, fd: RawFd, nonblock: bool) -> Result<(), Errno> {
     }
     let result = put(kept, fd);
     reserved::close(kept);
-    let _changing = visibility::begin();
+    let _changing = reserved::begin();
     let again = idle(family).ok().and_then(|made| {
         if made == kept {
             reserved::note(made);

@@ -1,11 +1,11 @@
 //! Options for which the kernel's answer about the placeholder must be corrected. Never changes an option.
 
-use crate::process::host::HOST;
 use crate::socket::Sock;
-use crate::{session, sys};
 use endpoint::options::Name;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
+use session::host::HOST;
+use session::sys;
 
 /// Offset of `tcpi_unacked` in `struct tcp_info`, bytes: for a listener, the connections that wait for `accept`.
 const UNACKED_AT: usize = 24;

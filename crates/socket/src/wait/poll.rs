@@ -2,14 +2,14 @@
 
 use crate::file;
 use crate::process::fd_passing;
-use crate::session::detached;
 use crate::socket::InUse;
-use crate::sys::small_vec::Few;
-use crate::sys::{self, cycle_account};
 use crate::wait::{self, Parties, Party, with_entries};
 use cycles::Section;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
+use session::detached;
+use session::sys::small_vec::Few;
+use session::sys::{self, cycle_account};
 use std::time::{Duration, Instant};
 
 /// The accelerated objects among the entries of a `poll`, and the index of each entry.

@@ -4,19 +4,19 @@
 //!
 //! The C library does not know the thread (`sys/thread.rs` says why), so what it runs neither allocates nor puts signals off.
 
-use crate::connect::accept_queue::Rest;
 use crate::file;
 use crate::process::fork;
-use crate::process::fork_locks::Held;
-use crate::session::{self, Client, detached, lock};
 use crate::socket::{Role, Sock};
-use crate::sys::signal::{Deferred, F_GETSIG, Owner, publish, published};
-use crate::sys::{self, thread};
-use crate::wait::sleeper::Context;
 use endpoint::stream::ready;
 use queue::Doorbell;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
+use session::accept_queue::Rest;
+use session::fork_locks::Held;
+use session::sleeper::Context;
+use session::sys::signal::{Deferred, F_GETSIG, Owner, publish, published};
+use session::sys::{self, thread};
+use session::{self, Client, detached, lock};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};

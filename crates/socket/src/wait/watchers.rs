@@ -1,12 +1,12 @@
 //! The threads and epoll sets that are told of a socket's news: usually none, or one set; then no extra memory is needed.
 
 use crate::epoll::Set;
-use crate::session::lock;
 use crate::socket::{Moving, Sock};
-use crate::sys::small_vec::Few;
-use crate::wait::sleeper::Context;
 use queue::stream::watch;
 use rustix::fd::RawFd;
+use session::lock;
+use session::sleeper::Context;
+use session::sys::small_vec::Few;
 use std::mem;
 use std::sync::{Arc, MutexGuard, Weak};
 

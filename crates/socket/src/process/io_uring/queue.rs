@@ -30,7 +30,7 @@ impl Mapping {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping, where the kernel likes it.
         let start = unsafe {
-            mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, crate::sys::borrow(ring), offset)
+            mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, session::sys::borrow(ring), offset)
         };
         Some(Self { start: NonNull::new(start.ok()?.cast())?, len })
     }

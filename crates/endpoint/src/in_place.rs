@@ -1,0 +1,252 @@
+//! Bytes read and written where they lie in the rings, for an owner that shares the connection with no other thread or process and so takes
+//! no lock (crate `ring`). It publishes many connections behind one barrier: nothing is announced before [`Endpoint::announce_progress`].
+//!
+//! ```text
+//!   unread_pieces -> look or copy -> consume_in_place ─┐
+//!   reserve -> fill the pieces    -> commit ───────────┴─> publish, one barrier for all, announce_progress for each
+//! ```
+//! Committed bytes that are not published lie in the socket block as bytes held back do (`TCP_CORK`): a party that takes the stream over
+//! finds them.
+
+use crate::stream::is_enough_space;
+use crate::{Endpoint, Parts, flags, state};
+use queue::stream::{Sender, note_consumed, note_produced, readable, wants_space};
+use rustix::io::Errno;
+use shm::half_flags::{FIN, READ_CLOSED, RELEASED};
+use std::sync::atomic::Ordering;
+
+/// A piece of a data area: offset and length in bytes.
+pub type Piece = (usize, usize);
+
+/// The unread bytes of a connection, as pieces of the other side's data area in stream order. Pieces without bytes are empty.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Unread {
+    /// The pieces: two of each ring that holds unread bytes.
+    pub pieces: [Piece; 4],
+    /// Bytes of all pieces.
+    pub total: usize,
+    /// Bytes of the ring that is read first.
+    first: usize,
+    /// Size of that ring in bytes.
+    ring_size: u64,
+}
+
+/// Room for bytes to be sent, as pieces of this side's data area in stream order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Room {
+    /// The pieces; the second is empty unless the room wraps around the ring's end.
+    pub pieces: [Piece; 2],
+    /// Bytes of both.
+    pub total: usize,
+}
+
+/// What the other side may have to be told after the barrier: bits.
+pub mod owed {
+    /// More bytes were published.
+    pub const BYTES: u8 = 1;
+    /// Bytes were consumed, and a sender that waits for space would find enough.
+    pub const SPACE: u8 = 1 << 1;
+}
+
+impl Endpoint {
+    /// The unread bytes.
+    ///
+    /// # Errors
+    /// ECONNRESET when the peer broke the protocol. An end of the connection is no error here: what came before it can be read.
+    pub fn unread_pieces(&self) -> Result<Unread, Errno> {
+        let Parts { block, peer, .. } = self.parts();
+        let tail = block.rx_tail.load(Ordering::Relaxed);
+        let data_len = self.mapped.data_len();
+        let find = |at| readable(peer, at, data_len).map_err(|v| self.violated(v));
+        let Some(first) = find(tail)? else { return Ok(Unread::default()) };
+        let [a, b] = first.ring.spans(tail, first.len);
+        let mut unread = Unread {
+            pieces: [a, b, (0, 0), (0, 0)],
+            total: first.len,
+            first: first.len,
+            ring_size: first.ring.size(),
+        };
+        if first.len < first.total
+            && let Some(second) = find(tail + first.len as u64)?
+        {
+            let [c, d] = second.ring.spans(tail + first.len as u64, second.len);
+            unread.pieces[2..].copy_from_slice(&[c, d]);
+            unread.total += second.len;
+        }
+        Ok(unread)
+    }
+
+    /// Stream position after the last byte that has come. A hint: the peer may have written anything.
+    #[inline]
+    #[must_use]
+    pub fn arrived(&self) -> u64 {
+        self.halves().1.tx_head.load(Ordering::Acquire)
+    }
+
+    /// Stream position of the next byte to be read.
+    #[inline]
+    #[must_use]
+    pub fn read_position(&self) -> u64 {
+        self.block().rx_tail.load(Ordering::Relaxed)
+    }
+
+    /// The first `n` bytes of `unread` are done with: the peer may overwrite them. Returns what is owed to the peer ([`owed`]).
+    ///
+    /// # Panics
+    /// When `n` is more than was unread.
+    pub fn consume_in_place(&self, unread: &Unread, n: usize) -> u8 {
+        assert!(n <= unread.total, "consumed more than was there");
+        if n == 0 {
+            return 0;
+        }
+        let Parts { block, own, peer } = self.parts();
+        let tail = block.rx_tail.load(Ordering::Relaxed) + n as u64;
+        block.rx_tail.store(tail, Ordering::Relaxed);
+        note_consumed(own, tail);
+        if n == unread.total {
+            self.rest_in_place(peer);
+            return owed::SPACE;
+        }
+        let free = unread.ring_size.saturating_sub(unread.first.saturating_sub(n) as u64);
+        let is_useful = n >= unread.first || unread.pieces[2].1 > 0;
+        let enough =
+            is_useful || Some(unread.ring_size).is_some_and(|size| free >= size / 4) || !self.mapped.pair;
+        if enough { owed::SPACE } else { 0 }
+    }
+
+    /// Everything was read. If the peer has read everything, too, the connection is idle, and its ring is given back.
+    fn rest_in_place(&self, peer: &shm::Half) {
+        let block = self.block();
+        if block.tx_ring.load(Ordering::Relaxed) << 1 == 0 {
+            return;
+        }
+        let mut sender = self.sender();
+        if let Ok(old) = sender.update(peer) {
+            let ring = sender.give_back();
+            sender.keep(block);
+            old.into_iter().chain(ring).for_each(|ring| self.mapped.give_back(ring));
+        }
+    }
+
+    /// Room for at least `least` and at most `most` bytes. `None`: there is not so much; the peer tells when there is more, which
+    /// [`stream_readiness`](Self::stream_readiness) shows. Publish what is committed before: a peer that sees no bytes makes no room.
+    ///
+    /// # Errors
+    /// The pending error, then EPIPE; EPIPE also after the end of this side's stream and when the peer reads no more; EMSGSIZE when no ring
+    /// of this process is so long.
+    pub fn reserve(&self, least: usize, most: usize) -> Result<Option<Room>, Errno> {
+        let Parts { block, own, peer } = self.parts();
+        let seen = self.flags_of(peer);
+        let bits = self.state();
+        if bits & (state::OVER | state::SHUT_WR) != 0 {
+            return Err(self.take_error().unwrap_or(Errno::PIPE));
+        }
+        if seen & FIN != 0 && seen & (RELEASED | READ_CLOSED) != 0 {
+            return Err(Errno::PIPE);
+        }
+        if least as u64 > u64::from(self.mapped.host.ring_most()) {
+            return Err(Errno::MSGSIZE);
+        }
+        if !self.is_open() {
+            return Ok(None);
+        }
+        let mut sender = Sender::of(block, self.mapped.data_len());
+        let room = self.find_room(&mut sender, own, peer, least, most.max(least));
+        sender.keep(block);
+        room
+    }
+
+    fn find_room(
+        &self,
+        sender: &mut Sender,
+        own: &shm::Half,
+        peer: &shm::Half,
+        least: usize,
+        most: usize,
+    ) -> Result<Option<Room>, Errno> {
+        if let Some(ring) = sender.update(peer).map_err(|v| self.violated(v))? {
+            self.part_with(ring, sender);
+        }
+        loop {
+            let bounds = self.bounds();
+            let allowed = bounds.map_or(usize::MAX, |bounds| {
+                self.note_bounds(&bounds, sender, most);
+                bounds.room(sender)
+            });
+            if most.min(allowed) > sender.space() {
+                let bound = bounds.and_then(|bounds| bounds.most(sender, most));
+                self.widen(sender, most, bound);
+            }
+            let mut n = most.min(allowed).min(sender.space());
+            if n < least && allowed >= least && self.lengthen_at_once(sender, 0, least) {
+                n = most.min(sender.space());
+            }
+            if n >= least.max(1)
+                && let Some(ring) = sender.ring
+            {
+                if self.block().flags.load(Ordering::Relaxed) & flags::FULL != 0 {
+                    self.want_no_space();
+                }
+                return Ok(Some(Room { pieces: ring.spans(sender.head, n), total: n }));
+            }
+            let mut old = None;
+            let waits =
+                sender.want_space(own, peer, |ring| old = Some(ring)).map_err(|v| self.violated(v))?;
+            old.into_iter().for_each(|ring| self.part_with(ring, sender));
+            if waits || sender.ring.is_none() {
+                self.block().flags.fetch_or(flags::FULL, Ordering::Relaxed);
+                self.stall();
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The first `n` bytes of the room that [`reserve`](Self::reserve) found last are filled. The peer sees them after
+    /// [`publish`](Self::publish).
+    #[inline]
+    pub fn commit(&self, n: usize) {
+        let block = self.block();
+        let head = block.tx_head.load(Ordering::Relaxed).wrapping_add(n as u64);
+        // Release: as `Sender::keep`.
+        block.tx_head.store(head, Ordering::Release);
+    }
+
+    /// Publishes what was committed. The caller executes [`queue::stream::barrier`] and then calls
+    /// [`announce_progress`](Self::announce_progress) with [`owed::BYTES`].
+    #[inline]
+    pub fn publish(&self) {
+        note_produced(self.halves().0, self.block().tx_head.load(Ordering::Relaxed));
+    }
+
+    /// Tells the peer what it is owed, after the barrier. True when it was told.
+    #[inline]
+    pub fn announce_progress(&self, owed: u8) -> bool {
+        let peer = self.halves().1;
+        let is_due = owed & owed::BYTES != 0 || owed & owed::SPACE != 0 && wants_space(peer);
+        if is_due {
+            self.tell_of(peer);
+        }
+        if owed & owed::BYTES != 0 && self.state() & state::DEFERRED != 0 {
+            self.announce();
+        }
+        is_due
+    }
+
+    /// True when a sender that found no room would find enough now.
+    #[must_use]
+    pub fn has_room_again(&self) -> bool {
+        let mut sender = self.sender();
+        let Ok(old) = sender.update(self.halves().1) else { return true };
+        if old.is_some() {
+            self.store(&sender);
+        }
+        old.into_iter().for_each(|ring| self.mapped.give_back(ring));
+        let in_ring = |ring| is_enough_space(sender.space() as u64, ring);
+        let is_free = sender.is_empty() || sender.ring.is_none_or(in_ring);
+        is_free && self.bounds().is_none_or(|bounds| bounds.is_writable(&sender))
+    }
+}
+
+#[cfg(test)]
+#[path = "in_place_tests.rs"]
+mod tests;

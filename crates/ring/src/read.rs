@@ -1,0 +1,162 @@
+//! The unread bytes of one connection. Another application may still write bytes that it has sent: such bytes are shown as a slice only after
+//! they were copied, once, so that what was checked is what is used.
+
+use crate::conn::pieces;
+use crate::raw;
+use crate::ring::Ring;
+use endpoint::Endpoint;
+use endpoint::in_place::Unread;
+
+/// The unread bytes of one connection, until this is dropped. Spans and slices of it cannot live longer.
+#[derive(Debug)]
+pub struct Read<'a> {
+    ring: &'a mut Ring,
+    index: u32,
+    unread: Unread,
+    /// So many bytes from the first lie in the ring's scratch memory.
+    copied: usize,
+    is_private: bool,
+}
+
+/// Bytes that lie in one piece.
+#[derive(Clone, Copy, Debug)]
+pub struct Span<'a> {
+    link: &'a Endpoint,
+    at: usize,
+    len: usize,
+    is_private: bool,
+}
+
+impl<'a> Span<'a> {
+    /// Number of bytes, at least 1.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The bytes where they lie. `None` when another application may change them: use [`copy_to`](Self::copy_to).
+    #[must_use]
+    pub fn bytes(&self) -> Option<&'a [u8]> {
+        raw::unread(self.link, (self.at, self.len), self.is_private)
+    }
+
+    /// Copies the first bytes to `out`; returns how many.
+    pub fn copy_to(&self, out: &mut [u8]) -> usize {
+        let n = self.len.min(out.len());
+        let mapped = &self.link.mapped;
+        mapped.region.read(mapped.side.other(), self.at, &mut out[..n]);
+        n
+    }
+}
+
+impl<'a> Read<'a> {
+    pub(crate) fn new(ring: &'a mut Ring, index: u32, unread: Unread) -> Self {
+        let trusts = ring.service.options.trusts_local_peers;
+        let is_pair = ring.table.connection(index).is_none_or(|c| c.link.mapped.pair);
+        Self { ring, index, unread, copied: 0, is_private: trusts || !is_pair }
+    }
+
+    /// Number of unread bytes.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.unread.total
+    }
+
+    /// True when there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.unread.total == 0
+    }
+
+    /// True when no other application can change these bytes: they are shown without a copy.
+    #[must_use]
+    pub fn is_private(&self) -> bool {
+        self.is_private
+    }
+
+    /// The bytes as they lie, in order: at most four pieces.
+    pub fn spans(&mut self) -> impl Iterator<Item = Span<'_>> {
+        let (is_private, unread) = (self.is_private, self.unread);
+        let link = self.ring.table.connection(self.index).map(|connection| &connection.link);
+        link.into_iter()
+            .flat_map(move |link| pieces(unread).map(move |(at, len)| Span { link, at, len, is_private }))
+    }
+
+    /// The first `n` bytes, or all if there are fewer, in one piece that does not change: where they lie, or a copy. Asking again for the same
+    /// or more bytes shows the same bytes.
+    pub fn contiguous(&mut self, n: usize) -> &[u8] {
+        let n = n.min(self.unread.total);
+        let (at, first) = self.unread.pieces[0];
+        let Self { ring, index, .. } = self;
+        let Ring { table, scratch, counters, .. } = &mut **ring;
+        let Some(connection) = table.connection(*index) else { return &[] };
+        let mapped = &connection.link.mapped;
+        if n <= first
+            && let Some(bytes) = raw::unread(&connection.link, (at, n), self.is_private)
+        {
+            counters.in_place += n as u64;
+            return bytes;
+        }
+        if n > self.copied {
+            counters.copied += (n - self.copied) as u64;
+            if scratch.len() < n {
+                scratch.resize(n.next_power_of_two(), 0);
+            }
+            let mut done = 0;
+            for (at, len) in pieces(self.unread) {
+                let (from, to) = (self.copied.max(done), n.min(done + len));
+                if from < to {
+                    let into = &mut scratch[from..to];
+                    mapped.region.read(mapped.side.other(), at + (from - done), into);
+                }
+                done += len;
+            }
+            self.copied = n;
+        }
+        &scratch[..n]
+    }
+
+    /// All unread bytes, as [`contiguous`](Self::contiguous) shows them.
+    #[inline]
+    pub fn bytes(&mut self) -> &[u8] {
+        self.contiguous(usize::MAX)
+    }
+
+    /// Copies the first bytes to `out`; returns how many.
+    pub fn copy_to(&mut self, out: &mut [u8]) -> usize {
+        let n = out.len().min(self.unread.total);
+        let copied = self.copied.min(n);
+        out[..copied].copy_from_slice(&self.ring.scratch[..copied]);
+        let mut skip = copied;
+        let mut done = copied;
+        let Some(connection) = self.ring.table.connection(self.index) else { return 0 };
+        let mapped = &connection.link.mapped;
+        for (at, len) in pieces(self.unread) {
+            let from = skip.min(len);
+            skip -= from;
+            let part = (len - from).min(n - done);
+            mapped.region.read(mapped.side.other(), at + from, &mut out[done..done + part]);
+            done += part;
+        }
+        self.ring.counters.copied += n as u64;
+        n
+    }
+
+    /// Where `byte` is for the first time, counted from the first unread byte. Looks at the bytes as [`bytes`](Self::bytes) shows them.
+    pub fn find(&mut self, byte: u8) -> Option<usize> {
+        self.bytes().iter().position(|b| *b == byte)
+    }
+
+    /// The first `n` bytes are done with. The rest stays unread.
+    ///
+    /// # Panics
+    /// When `n` is more than [`len`](Self::len): a bug of the program.
+    pub fn consume(self, n: usize) {
+        if let Some(connection) = self.ring.table.connection(self.index) {
+            let owed = connection.link.consume_in_place(&self.unread, n);
+            self.ring.owe(self.index, owed);
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The examples, with ordinary clients.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod common;
+
+use common::{output, service, service_with};
+use service::{Options, Sharing};
+use std::path::Path;
+
+#[test]
+fn echo_gives_an_ordinary_client_all_its_bytes_and_the_end() {
+    let place = service();
+    let server = place.example("echo");
+    let program = place.compile("asks");
+    let port = server.address.port().to_string();
+    assert_eq!(output(place.ordinary(program).arg(port)), "all came back\n");
+}
+
+/// The service copies between the processes, as between users.
+#[test]
+fn echo_by_relay_gives_all_bytes_and_the_end() {
+    let place = service_with(Options { sharing: Some(Sharing::Never), ..Options::default() });
+    let server = place.example("echo");
+    let program = place.compile("asks");
+    let port = server.address.port().to_string();
+    assert_eq!(output(place.ordinary(program).arg(port)), "all came back\n");
+}
+
+fn has(program: &str) -> bool {
+    let found = ["/usr/bin", "/usr/local/bin"].iter().any(|folder| Path::new(folder).join(program).exists());
+    if !found {
+        eprintln!("skipped: {program} is not installed");
+    }
+    found
+}
+
+#[test]
+fn kv_answers_redis_cli() {
+    if !has("redis-cli") {
+        return;
+    }
+    let place = service();
+    let server = place.example("kv");
+    let port = server.address.port().to_string();
+    let ask = |words: &[&str]| output(place.ordinary("redis-cli").args(["-p", &port]).args(words));
+    assert_eq!(ask(&["ping"]), "PONG\n");
+    assert_eq!(ask(&["get", "a"]), "\n");
+    assert_eq!(ask(&["set", "a", "1"]), "OK\n");
+    assert_eq!(ask(&["incr", "a"]), "2\n");
+    assert_eq!(ask(&["set", "b", "text"]), "OK\n");
+    assert!(ask(&["incr", "b"]).contains("ERR value is not an integer"));
+    assert_eq!(ask(&["mget", "a", "b", "c"]), "2\ntext\n\n");
+    assert_eq!(ask(&["expire", "b", "0"]), "1\n");
+    assert_eq!(ask(&["get", "b"]), "\n");
+    assert_eq!(ask(&["del", "a", "b"]), "1\n");
+    assert!(ask(&["info"]).contains("keys:0"));
+    assert!(ask(&["flushall"]).contains("unknown command"));
+}
+
+#[test]
+fn kv_serves_redis_benchmark_with_pipelines_and_many_connections() {
+    if !has("redis-benchmark") {
+        return;
+    }
+    let place = service();
+    let server = place.example("kv");
+    let port = server.address.port().to_string();
+    let mut command = place.ordinary("redis-benchmark");
+    command.args([
+        "-p",
+        &port,
+        "-t",
+        "set,get,incr",
+        "-n",
+        "20000",
+        "-c",
+        "40",
+        "-P",
+        "16",
+        "-d",
+        "100",
+        "-q",
+    ]);
+    let said = output(&mut command);
+    for name in ["SET:", "GET:", "INCR:"] {
+        assert!(said.contains(name), "{said}");
+    }
+}
+
+/// Asks an `http` server by an ordinary client: what comes back until the server ends the connection.
+fn ask_http(place: &common::Place, client: &Path, port: &str, requests: &str) -> String {
+    output(place.ordinary(client).args([port, requests]))
+}
+
+#[test]
+fn http_serves_pipelines_and_refuses_what_is_no_request() {
+    let place = service();
+    let folder = place.folder.path().join("files");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("a.txt"), "a file").unwrap();
+    let program = common::built().join("examples/http");
+    let server =
+        place.start(std::process::Command::new(program).args(["127.0.0.1:0"]).arg(&folder).arg("200"));
+    let port = server.address.port().to_string();
+    let client = place.compile("says");
+    let ask = |requests: &str| ask_http(&place, &client, &port, requests);
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
+    let last = "GET /ok HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    let end = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok";
+    let pipelined = [&get("/ok"), &get("/a.txt"), &get("/../a.txt"), last].concat();
+    let file = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\na file";
+    let absent = "HTTP/1.1 404 Not Found\r\nContent-Length: 13\r\n\r\n404 Not Found";
+    assert_eq!(ask(&pipelined), [ok, file, absent, end].concat());
+    // What follows the last request is not served.
+    assert_eq!(ask(&[last, &get("/ok")].concat()), end);
+    assert_eq!(ask("HEAD /ok HTTP/1.0\r\n\r\n"), end.trim_end_matches("ok"));
+    let refused = [
+        ("nonsense\r\n\r\n", "400 "),
+        ("GET /ok HTTP/1.1\r\n\r\n", "400 "),
+        ("GET /ok HTTP/1.1\r\nHost : x\r\n\r\n", "400 "),
+        ("GET /ok HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", "400 "),
+        ("GET /ok HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n", "413 "),
+        ("GET /ok HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999999\r\n\r\n", "413 "),
+        ("POST /ok HTTP/1.1\r\nHost: x\r\n\r\n", "501 "),
+        ("GET /ok HTTP/2.0\r\n\r\n", "505 "),
+    ];
+    for (request, status) in refused {
+        let said = ask(request);
+        assert!(said.starts_with(&format!("HTTP/1.1 {status}")), "{request:?} gets {said:?}");
+    }
+    let long = format!("GET /ok HTTP/1.1\r\nHost: x\r\nLong: {}\r\n\r\n", "l".repeat(9000));
+    assert!(ask(&long).starts_with("HTTP/1.1 431 "));
+    // The beginning of a request, and nothing more: the server ends the connection by itself.
+    assert_eq!(ask("GET /ok HT"), "");
+}
