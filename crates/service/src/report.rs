@@ -139,6 +139,7 @@ impl Registry {
                 self.count_direct();
                 let relayed = self.cores.iter().map(|core| core.relayed.load(Relaxed));
                 self.statistics.relayed_bytes = relayed.sum();
+                self.statistics.held_ports = self.ports.held();
                 let alive = self.applications.values().map(|a| &a.process);
                 let counted: Vec<_> = self.cores.iter().filter_map(Core::count).collect();
                 let traffic = Traffic::sum(&counted, &self.tcp.slow);

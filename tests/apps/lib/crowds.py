@@ -86,13 +86,13 @@ def come_and_go(w):
     """Slots, ports and descriptors come back: more connections in turn than any table holds at once."""
     server, port = start_echo(w)
     load(w, port, 500, 1, name="warm")
-    before = (server.descriptors(), w.service.descriptors() if w.service else 0)
+    before = (server.descriptors(), w.service_descriptors() if w.service else 0)
     for _ in range(20):
         load(w, port, 500, 1)
 
     # The server's last closes may still be under way.
     def is_over():
-        after = (server.descriptors(), w.service.descriptors() if w.service else 0)
+        after = (server.descriptors(), w.service_descriptors() if w.service else 0)
         return all(a <= b + 2 for a, b in zip(after, before))
 
     until(is_over, 30, f"no more descriptors of server and service than the {before} before, and 2")

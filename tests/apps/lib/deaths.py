@@ -83,7 +83,7 @@ def size_of_service(w):
         return 0, 0
     # What died is freed, but for what TCP owes to the peers.
     until(lambda: all(row["state"] == "LISTEN" or w.may_linger(row) for row in w.sockets()), HANG_S, "everything of the dead is freed")
-    return w.service.descriptors(), w.service.resident_bytes()
+    return w.service_descriptors(), w.service.resident_bytes()
 
 
 def killed(victim_role, mode, expected):

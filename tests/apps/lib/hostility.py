@@ -87,14 +87,14 @@ def scribbles_often(w):
     partner, port = start_echo(w)
     for i in range(20):
         if i == 5 and w.service:
-            before = w.service.descriptors()
+            before = w.service_descriptors()
         end_hostile(start_hostile(w, port, "scribble", 0.2))
         for process in (neighbour, partner, w.service):
             if process is not None:
                 require(process.running(), f"round {i}: {process.name} ended with status {process.popen.poll()}")
     load(w, port, 10, 10, name="after")
     if w.service:
-        until(lambda: w.service.descriptors() <= before + 4, 30, f"no more descriptors than the {before} before, and 4")
+        until(lambda: w.service_descriptors() <= before + 4, 30, f"no more descriptors than the {before} before, and 4")
 
 
 @test("hostile.scribbles_over_its_own_connections", limit_s=120, kernel=False)
@@ -326,7 +326,7 @@ def registration(w):
     server, measure = start_neighbours(w)
     measure()
     # A seed with which no message happens to be root's own "leave".
-    descriptors, rng = w.service.descriptors(), random.Random(7)
+    descriptors, rng = w.service_descriptors(), random.Random(7)
     for attack in (truncated, random_bytes, oversized, wrong_versions, senseless, foreign_descriptors, flood):
         try:
             attack(w, rng)
@@ -336,7 +336,7 @@ def registration(w):
         w.report("stat")
         measure()
         require(server.running(), f"{attack.__name__}: the neighbour ended")
-    until(lambda: w.service.descriptors() <= descriptors + 4, 30, f"no more descriptors than the {descriptors} before, and 4")
+    until(lambda: w.service_descriptors() <= descriptors + 4, 30, f"no more descriptors than the {descriptors} before, and 4")
     require(w.service.resident_bytes() < 256 << 20, f"the service has grown to {w.service.resident_bytes() >> 20} MiB")
     # The attackers have reported sockets of their own invention as fallen back.
     w.prove_accelerated(2, fallen_back=1_000_000)

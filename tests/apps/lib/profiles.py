@@ -53,7 +53,7 @@ def switches(w, profile, port):
     return slept
 
 
-@mistake("profile_spinning", limit_s=120, alone=True)
+@mistake("profile_spinning", limit_s=120, timed=True)
 def profile_spinning(w):
     """A client whose answers take 150 us sleeps for each in the throughput profile, and seldom in the latency profile (more often
     where the server has to wait for a processor)."""
@@ -75,7 +75,7 @@ def crowd_switches(w, profile):
     return int(server.succeed(10))
 
 
-@mistake("profile_spinning_crowd", limit_s=120, alone=True)
+@mistake("profile_spinning_crowd", limit_s=120, timed=True)
 def profile_spinning_crowd(w):
     """Nor does a server of many connections in the latency profile, that otherwise sleeps as soon as nothing has come."""
     w.up()
@@ -87,7 +87,7 @@ def profile_spinning_crowd(w):
     return f"{latency} and {plain} sleeps in 300 rounds"
 
 
-@mistake("spinning_outside", limit_s=120, alone=True)
+@mistake("spinning_outside", limit_s=120, timed=True)
 def spinning_outside(w):
     """Who spins for up to a second still hears at once of what only the kernel knows: a pipe, a connection of another program."""
     w.up()

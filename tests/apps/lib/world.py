@@ -184,6 +184,10 @@ class World:
     def stat(self):
         return self.report("stat")
 
+    def service_descriptors(self):
+        """The service's descriptors without those that hold ports, which stay for later connections."""
+        return self.service.descriptors() - self.stat()["held_ports"]
+
     # Proof.
 
     def prove_accelerated(self, connections, fallen_back=0):

@@ -375,6 +375,11 @@ impl PortSpace {
         !self.kept.iter().any(|kept| covers(local, kept.at) && kept.is_alone)
     }
 
+    /// Number of ports that are held in the kernel, those of closed listeners included.
+    pub fn held(&self) -> usize {
+        self.pools.iter().map(|pool| pool.held.len()).sum::<usize>() + self.kept.len()
+    }
+
     /// The ports that are kept for closed listeners' connections, each once.
     pub fn kept_ports(&self) -> HashSet<u16> {
         self.kept.iter().map(|kept| kept.at.port()).collect()

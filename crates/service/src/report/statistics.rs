@@ -70,6 +70,8 @@ pub struct Statistics {
     pub detached: u64,
     /// Bytes that relays have copied.
     pub relayed_bytes: u64,
+    /// Number of ports that the service holds in the kernel for connections within the host, each with a descriptor.
+    pub held_ports: usize,
 }
 
 /// The report of `towpath stat`.
@@ -91,6 +93,8 @@ pub struct Summary {
     pub detached: u64,
     /// Bytes that relays have copied.
     pub relayed_bytes: u64,
+    /// Ports that the service holds in the kernel for connections within the host, each with a descriptor.
+    pub held_ports: usize,
     /// Packets and bytes of the port, and drops by reason.
     pub traffic: Traffic,
     /// Counts by process; ended processes come last.
@@ -131,6 +135,7 @@ impl Statistics {
             applications,
             detached: self.detached,
             relayed_bytes: self.relayed_bytes,
+            held_ports: self.held_ports,
             traffic,
             per_process,
         }
