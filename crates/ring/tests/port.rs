@@ -20,10 +20,10 @@ for round in 1 2; do
     # The service's own address, which the kernel does not have, and every address.
     at=10.77.0.2; [ $round = 1 ] || at=0.0.0.0
     until "$built/towpath" stat --control "$folder/service/c" >/dev/null 2>&1; do kill -0 $service; sleep 0.01; done
-    "$built/examples/echo" $at:0 2>"$folder/echo" &
+    "$built/examples/echo" $at:0 2>"$folder/echo$round" &
     echo=$!
-    until grep -q listens "$folder/echo"; do kill -0 $echo || cat "$folder/echo" >&2; sleep 0.01; done
-    port=$(sed 's/.*://' "$folder/echo")
+    until grep -q listens "$folder/echo$round"; do kill -0 $echo || cat "$folder/echo$round" >&2; sleep 0.01; done
+    port=$(sed 's/.*://' "$folder/echo$round")
     "$client" 10.77.0.2 $port
     kill $echo; wait $echo 2>/dev/null || true
 done

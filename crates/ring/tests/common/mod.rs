@@ -1,6 +1,9 @@
 //! A service in a thread of the test, and ordinary programs under the preload library as peers.
 #![allow(dead_code, missing_docs)]
 
+#[path = "../../../preload/tests/common/mod.rs"]
+mod preloaded;
+
 use service::{Options, Service};
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -47,11 +50,7 @@ pub fn built() -> PathBuf {
 impl Place {
     /// `program`, an ordinary one, under the preload library.
     pub fn ordinary(&self, program: impl AsRef<Path>) -> Command {
-        let library = built().join("libtowpath_preload.so");
-        assert!(
-            library.exists(),
-            "the preload library is built with the workspace: cargo build -p towpath-preload"
-        );
+        let library = preloaded::library();
         let mut command = Command::new(program.as_ref());
         command.env("LD_PRELOAD", library).env("TOWPATH_CONTROL", &self.control);
         command.env("TOWPATH_REQUIRE", "1");
