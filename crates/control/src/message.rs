@@ -114,7 +114,7 @@ pub struct SocketOptions {
     pub tos: u8,
     /// `IPV6_TCLASS`, the whole byte.
     pub traffic_class: u8,
-    /// `SO_PRIORITY`.
+    /// `SO_PRIORITY`, at most 255.
     pub priority: u8,
     /// True when `IP_MTU_DISCOVER` is `IP_PMTUDISC_DONT`.
     pub may_fragment: bool,

@@ -11,8 +11,8 @@ use port::Port;
 use queue::{Doorbell, Ring};
 use shm::{Half, Side, half_flags};
 
-/// An application that has had no news and rung no news for this time rests.
-const REST: Duration = Duration::from_ms(1);
+/// An application that has had no news and rung no news for this time rests; see [`Core::rest`].
+pub const REST: Duration = Duration::from_ms(1);
 /// Payload is prefetched this many slots ahead: the slots' halves have arrived in the cache by then.
 const AHEAD: usize = 4;
 
@@ -149,7 +149,7 @@ impl Core {
         });
     }
 
-    /// True when the core serves an application at whose doorbell it does not look.
+    /// True when the core does not look at the doorbell of every application that it serves.
     #[must_use]
     pub fn has_resting(&self) -> bool {
         self.state.resting > 0

@@ -33,7 +33,7 @@ pub(crate) struct Backlog {
     len: u32,
 }
 
-/// A flow whose turn it is.
+/// The flow that may send now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Turn {
     pub(crate) flow: u32,
@@ -91,7 +91,7 @@ impl Backlog {
         }
     }
 
-    /// Takes out the flow whose turn it is. When it has sent, and waits again if it has more, the caller calls [`charge`](Self::charge).
+    /// Takes out the flow that may send now. When it has sent, and waits again if it has more, the caller calls [`charge`](Self::charge).
     pub(crate) fn next(&mut self) -> Option<Turn> {
         loop {
             let (region, _) = self.turns.front()?;

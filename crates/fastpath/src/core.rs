@@ -134,9 +134,9 @@ impl Core {
     /// Receives a batch. Returns the number of packets.
     fn packets<P: Port + ?Sized>(&mut self, port: &mut P, meter: &mut impl Meter) -> u32 {
         meter.enter(Part::PortReceive);
-        let count = port.receive_heads(&mut self.batch);
+        port.receive_heads(&mut self.batch);
         self.state.is_crowded = self.batch.is_full();
-        self.handle(count, port, meter)
+        self.handle(port, meter)
     }
 
     /// Receives packets of express flows that wait behind other packets. Returns their number.
@@ -145,17 +145,18 @@ impl Core {
         meter.enter(Part::PortReceive);
         let Self { flows, batch, state, .. } = self;
         let mut taken = None;
-        let count = port.receive_ahead(batch, &mut |frame| {
+        port.receive_ahead(batch, &mut |frame| {
             let found = state.express(flows, frame, taken);
             taken = found.or(taken);
             found.is_some()
         });
-        if count == 0 { 0 } else { self.handle(count, port, meter) }
+        if self.batch.is_empty() { 0 } else { self.handle(port, meter) }
     }
 
-    /// Takes the `count` packets of the batch through the three stages. Returns their number.
-    fn handle<P: Port + ?Sized>(&mut self, count: usize, port: &mut P, meter: &mut impl Meter) -> u32 {
+    /// Takes the packets of the batch through the three stages. Returns their number.
+    fn handle<P: Port + ?Sized>(&mut self, port: &mut P, meter: &mut impl Meter) -> u32 {
         let Self { flows, batch, seen, homes, state, .. } = self;
+        let count = batch.len();
         meter.enter(Part::Receive);
         state.counters.packets += count as u64;
         batch.packets().iter().for_each(|packet| flow::prefetch_frame(packet.frame()));

@@ -50,6 +50,7 @@ mod urgent;
 mod wheel;
 
 pub use crate::core::{Core, Progress};
+pub use applications::REST;
 pub use counters::{Cause, Counters};
 pub use flow::News;
 pub use meter::{Meter, Part};

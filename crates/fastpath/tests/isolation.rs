@@ -31,7 +31,7 @@ struct Passed {
     is_sent: bool,
     /// TCP ports of source and destination.
     ports: [u16; 2],
-    /// Bytes of payload.
+    /// Payload of the frame, bytes.
     len: usize,
 }
 
@@ -53,7 +53,7 @@ struct Crowd {
     passed: Arc<Mutex<Vec<Passed>>>,
     peer: Peer,
     flows: Vec<Flow>,
-    /// The regions of the applications. The host acts for the one whose region it has.
+    /// The regions of the applications. The host acts for the application of the region that it has.
     regions: Vec<Arc<AppRegion>>,
     now: Instant,
 }
@@ -102,7 +102,7 @@ fn crowd(owners: &[usize]) -> Crowd {
 }
 
 impl Crowd {
-    /// One round.
+    /// One round of the core, a microsecond after the last.
     fn poll(&mut self) {
         self.now = self.now.plus(Duration::from_us(1));
         self.host.poll(self.now, self.port.as_mut());

@@ -346,14 +346,20 @@ pub fn raise(own: &Half, flag: u32) {
 }
 
 /// Closes one end of a connection in the place of its owner, which is dead or has let go, by Linux's rule: a reset if input is unread or
-/// `reset` says so, else the end of the stream. False: the owner has closed it.
+/// `reset` says so, else the end of the stream. If the owner has let go of a connection that neither side has ended, it has written nonsense:
+/// a reset. True: the other side has not closed its end yet, and is to be told.
 pub fn close_for(own: &Half, peer: &Half, reset: bool) -> bool {
-    if own.flags.load(Acquire) & half_flags::RELEASED != 0 {
-        return false;
+    use half_flags::{FAILED, FIN, READ_CLOSED, RELEASED, RESET};
+    let (flags, others) = (own.flags.load(Acquire), peer.flags.load(Acquire));
+    if flags & RELEASED != 0 {
+        let is_open = others & RELEASED == 0;
+        if is_open && flags & (FIN | RESET) == 0 && others & (RESET | FAILED) == 0 {
+            raise(own, RESET | READ_CLOSED);
+        }
+        return is_open;
     }
     let is_unread = peer.tx_head.load(Acquire) != own.rx_tail.load(Acquire);
-    let end = if is_unread || reset { half_flags::RESET } else { half_flags::FIN };
-    raise(own, end | half_flags::READ_CLOSED | half_flags::RELEASED);
+    raise(own, if is_unread || reset { RESET } else { FIN } | READ_CLOSED | RELEASED);
     true
 }
 

@@ -205,3 +205,29 @@ fn a_hostile_block_is_refused_or_has_positions_that_hold() {
     }
     assert!(taken > 100, "{taken} made sense");
 }
+
+#[test]
+fn an_end_is_closed_for_its_owner_once_and_the_other_side_is_told() {
+    use half_flags::{FAILED, FIN, OPEN, READ_CLOSED, RELEASED, RESET};
+    let closed = READ_CLOSED | RELEASED;
+    // Flags of both halves, whether a reset is asked for, the owner's flags afterwards, and whether the other side is to be told.
+    for (own, peer, reset, after, is_told) in [
+        (OPEN, OPEN, false, OPEN | FIN | closed, true),
+        (OPEN, OPEN, true, OPEN | RESET | closed, true),
+        (OPEN | FIN | closed, OPEN, false, OPEN | FIN | closed, true),
+        (OPEN | FIN | closed, OPEN | closed, false, OPEN | FIN | closed, false),
+        // An owner that writes nonsense.
+        (RELEASED, OPEN, false, RESET | closed, true),
+        // A connection that the other side has ended, and an idle slot.
+        (OPEN | closed, OPEN | RESET, false, OPEN | closed, true),
+        (OPEN | closed, FAILED, false, OPEN | closed, true),
+        (RELEASED, RELEASED, false, RELEASED, false),
+    ] {
+        let region = region();
+        let [this, other] = &region.slot(3).unwrap().half;
+        this.flags.store(own, Relaxed);
+        other.flags.store(peer, Relaxed);
+        assert_eq!(close_for(this, other, reset), is_told, "{own:#x} {peer:#x}");
+        assert_eq!(this.flags.load(Relaxed), after, "{own:#x} {peer:#x}");
+    }
+}

@@ -82,8 +82,6 @@ const REGION: u64 = 2;
 const EVENTS: usize = 64;
 /// While a core is awake it looks for the bells of resting applications after this time, in one system call.
 const LOOK: Duration = Duration::from_us(20);
-/// While a core is awake it looks for silent applications after this time.
-const REST: Duration = Duration::from_ms(1);
 
 /// A core without work polls when its next deadline is nearer than this: going to sleep and waking takes as long.
 const NEAR: Duration = Duration::from_us(30);
@@ -300,7 +298,7 @@ impl Worker {
         self.port.disarm();
     }
 
-    /// Waits for the descriptors of the epoll, and rouses the applications whose bells were written.
+    /// Waits for the descriptors of the epoll, and rouses each application with a bell that was written.
     fn wait(&mut self, timeout: Option<&Timespec>) {
         // More events than fit come with the next call.
         let mut events = [const { MaybeUninit::uninit() }; EVENTS];
@@ -326,7 +324,7 @@ impl Worker {
             self.looked_at = now;
             self.wait(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
         }
-        if REST <= now.since(self.rested_at) {
+        if fastpath::REST <= now.since(self.rested_at) {
             self.rested_at = now;
             self.core.rest();
         }

@@ -71,7 +71,7 @@ pub struct Relays {
     by_slot: HashMap<(u16, u32), u32>,
     /// Pools of warm rings by seat, each with the number of ends there.
     pools: HashMap<Seat, (Pool, usize)>,
-    /// Relays with news.
+    /// Relays with news since they were last served.
     queue: VecDeque<u32>,
     /// Relays with more to copy than they might at once, in the order of their turns.
     backlog: VecDeque<u32>,

@@ -44,7 +44,7 @@ fn present(app: &mut App, fd: &OwnedFd, sock: u32) -> Result<Conn, Reply> {
     }
 }
 
-/// Leaves a connection whose descriptor no process has then, and waits until it ends: by then the service has looked which of those that
+/// Leaves a connection that no process has a descriptor of then, and waits until it ends: by then the service has looked which of those that
 /// were left before still have one.
 fn another_ends(daemon: &Daemon) {
     let (mut server, here, mut client, there) = connected(daemon);

@@ -118,6 +118,7 @@ const char *bits(unsigned events);
 /* What poll says of it now. */
 const char *polled(int fd);
 void set_port(struct sockaddr_storage *at, in_port_t port);
+void set_int(int fd, int level, int option, int value);
 const char *name_of(const void *at, socklen_t len);
 const char *errno_name(int error);
 extern volatile int pipes, alarms;

@@ -5,13 +5,11 @@
 
 enum end { LIVES, CONNECTOR_CLOSES, CONNECTOR_FIRST, ACCEPTOR_FIRST, SHUT_FIRST, RESET };
 
-static void set(int fd, int level, int option, int value) { MUST(setsockopt(fd, level, option, &value, sizeof value)); }
-
 /* A new socket, without SO_REUSEADDR and with it, is bound to the address. */
 static void bind_again(const char *end, int family, struct sockaddr_storage *at, socklen_t len) {
     for (int reuse = 0; reuse < 2; reuse++) {
         int s = fresh(family);
-        set(s, SOL_SOCKET, SO_REUSEADDR, reuse);
+        set_int(s, SOL_SOCKET, SO_REUSEADDR, reuse);
         int result = bind(s, AT(at), len);
         say("%s port%s: %s", end, reuse ? ", SO_REUSEADDR" : "", result == 0 ? "bound" : errno_name(errno));
         close(s);
@@ -57,8 +55,8 @@ static void once(enum end end, int family, int reuse) {
     struct sockaddr_storage at, from;
     socklen_t len = loopback(family, &at);
     int l = fresh(family), c = fresh(family);
-    set(l, SOL_SOCKET, SO_REUSEADDR, reuse & 1);
-    set(c, SOL_SOCKET, SO_REUSEADDR, reuse >> 1);
+    set_int(l, SOL_SOCKET, SO_REUSEADDR, reuse & 1);
+    set_int(c, SOL_SOCKET, SO_REUSEADDR, reuse >> 1);
     MUST(bind(l, AT(&at), len));
     MUST(listen(l, 4));
     MUST(getsockname(l, AT(&at), &len));

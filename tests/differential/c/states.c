@@ -268,6 +268,8 @@ const char *polled(int fd) {
     return bits((unsigned)p.revents);
 }
 
+void set_int(int fd, int level, int option, int value) { MUST(setsockopt(fd, level, option, &value, sizeof value)); }
+
 void set_port(struct sockaddr_storage *at, in_port_t port) {
     // The same place in both families.
     ((struct sockaddr_in *)at)->sin_port = htons(port);

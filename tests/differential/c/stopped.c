@@ -20,8 +20,6 @@ struct listening {
     socklen_t len;
 };
 
-static void set(int fd, int level, int option, int value) { MUST(setsockopt(fd, level, option, &value, sizeof value)); }
-
 static long stop(int l, enum way way) {
     struct sockaddr_storage nothing = {.ss_family = AF_UNSPEC};
     switch (way) {
@@ -37,7 +35,7 @@ static long stop(int l, enum way way) {
 static int fresh_there(enum place place) {
     int s = fresh(place == FOUR ? AF_INET : AF_INET6);
     if (place != FOUR)
-        set(s, IPPROTO_IPV6, IPV6_V6ONLY, place == SIX_ONLY);
+        set_int(s, IPPROTO_IPV6, IPV6_V6ONLY, place == SIX_ONLY);
     return s;
 }
 
@@ -63,7 +61,7 @@ static void begin(struct listening *on, enum place place, int is_given, int is_r
         close(on->l);
     }
     on->l = fresh_there(place);
-    set(on->l, SOL_SOCKET, SO_REUSEADDR, is_reusing);
+    set_int(on->l, SOL_SOCKET, SO_REUSEADDR, is_reusing);
     MUST(bind(on->l, AT(&on->at), on->len));
     find(on);
     MUST(listen(on->l, 4));
@@ -90,7 +88,7 @@ static int reach_it(const struct listening *on) {
 static void bind_others(const struct listening *on) {
     for (int reuse = 0; reuse < 2; reuse++) {
         int s = fresh_there(on->place);
-        set(s, SOL_SOCKET, SO_REUSEADDR, reuse);
+        set_int(s, SOL_SOCKET, SO_REUSEADDR, reuse);
         long result = bind(s, AT(&on->at), on->len);
         say("another's bind%s: %s", reuse ? ", SO_REUSEADDR" : "", result == 0 ? "bound" : errno_name(errno));
         close(s);
@@ -194,7 +192,7 @@ CASE(stopped, option_changes, NONE) {
         int ends[2];
         begin(&on, FOUR, i & 1, i >> 1);
         connect_one(&on, LIVES, ends);
-        set(on.l, SOL_SOCKET, SO_REUSEADDR, !(i >> 1));
+        set_int(on.l, SOL_SOCKET, SO_REUSEADDR, !(i >> 1));
         T(stop(on.l, READ));
         bind_others(&on);
         T(listen(on.l, 4));

@@ -35,7 +35,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// The need of the end whose half has the flags `own`; `peer`: the flags of the other half.
+    /// The need of an end with the flags `own` in its half; `peer`: the flags of the other half.
     pub const fn of(own: u32, peer: u32) -> Self {
         match () {
             () if (own | peer) & RESET != 0 => Self::Nothing,

@@ -39,7 +39,7 @@ pub struct Sort {
 }
 
 impl Sort {
-    /// Number of sorts.
+    /// Number of sorts: three purposes of two families.
     const COUNT: usize = 6;
 
     const fn index(self) -> usize {
@@ -134,7 +134,7 @@ pub struct PortSpace {
     taken: HashMap<Ends, Taken>,
     /// By family (true: IPv6) and port: how many connectors' ends in `taken` have the port.
     users: HashMap<(bool, u16), u32>,
-    /// By family (true: IPv6) and port: when the last connector's TIME-WAIT ends, of connections whose slots have ended.
+    /// By family (true: IPv6) and port: when the last connector's TIME-WAIT ends, of connections that have no slot any more.
     connectors: HashMap<(bool, u16), Instant>,
     /// By address: the same of acceptors.
     acceptors: HashMap<SocketAddr, Instant>,

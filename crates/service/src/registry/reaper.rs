@@ -10,8 +10,8 @@ use crate::registry::application::Application;
 use crate::registry::{Answer, BellChange, Registry};
 use control::Push;
 use queue::Doorbell;
-use queue::stream::{close_for, raise};
-use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET};
+use queue::stream::close_for;
+use shm::half_flags::RELEASED;
 use shm::sock_state::HELD;
 use shm::{Half, MOVED, Side, SockBlock, TRUST, TRUST_CONTEXT};
 use std::collections::HashSet;
@@ -290,16 +290,9 @@ impl Registry {
         let Some(half) = pair.region.slot(slot).map(|s| &s.half) else { return };
         let (own, peer) = (&half[side], &half[side ^ 1]);
         note_order(own, peer);
-        if !close_for(own, peer, reset) {
-            if peer.flags.load(Ordering::Acquire) & RELEASED != 0 {
-                return;
-            }
-            // The dead process has released the slot, but perhaps not ended the connection: it has written nonsense.
-            if reset || own.flags.load(Ordering::Acquire) & (FIN | RESET) == 0 {
-                raise(own, RESET | READ_CLOSED);
-            }
+        if close_for(own, peer, reset) {
+            self.ring_other_side(pair, side, slot);
         }
-        self.ring_other_side(pair, side, slot);
     }
 
     /// Rings for the end of side `side` of a pair region at the other end.
