@@ -27,10 +27,10 @@ pub fn verify(instructions: &[Instruction], events: &[Event]) -> Result<Program,
     for (event, span) in events.iter().enumerate() {
         let start = program.step_count;
         let flag = range(instructions, span.flag_start, span.flag_count, event)?;
-        let ends_with_flag = |last: &(usize, &Instruction)| {
-            last.1.result == Register::implicit(Implicit::EventFlag) && !last.1.op.is_reading_result()
-        };
-        if !flag.clone().last().is_some_and(|last| ends_with_flag(&last)) {
+        let ends_with_flag = flag.clone().last().is_some_and(|(_, last)| {
+            last.result == Register::implicit(Implicit::EventFlag) && !last.op.is_reading_result()
+        });
+        if !ends_with_flag {
             return Err(Refusal::FlagNotWritten { event });
         }
         resolve(&mut program, flag.inspect(|(_, flag)| rules.read(flag)), &mut written)?;
