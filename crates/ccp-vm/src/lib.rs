@@ -53,7 +53,8 @@ pub use machine::{Decision, Fault, Invocation, Machine};
 pub use program::Program;
 pub use refusal::Refusal;
 pub use register::{
-    CONTROLS_MAX, Field, INFINITY, Implicit, LOCALS_MAX, PRIMITIVES, REPORTS_MAX, Register, Scope, TEMPS_MAX,
+    CONTROLS_MAX, Field, INFINITY, Implicit, LEGACY_INFINITY, LOCALS_MAX, PRIMITIVES, REPORTS_MAX, Register,
+    Scope, TEMPS_MAX,
 };
 pub use signals::{Primitive, Signals};
 

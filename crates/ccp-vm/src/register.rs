@@ -14,6 +14,8 @@ pub const PRIMITIVES: usize = 15;
 pub const IMPLICITS: usize = 6;
 /// What `+infinity` means, and a round-trip time without a sample: the value that libccp computes with and that agents expect in reports.
 pub const INFINITY: u64 = 0xffff_ffff;
+/// In definitions only, Portus up to 0.5 wrote this for `+infinity`, and libccp still reads it so.
+pub const LEGACY_INFINITY: u32 = 0x3fff_ffff;
 
 /// A group of registers; the numbers are those of the encoding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]

@@ -4,12 +4,9 @@ use crate::instruction::{Event, Instruction, Opcode};
 use crate::merge::{Merge, Rules};
 use crate::program::{Program, Span, Step};
 use crate::refusal::Refusal;
-use crate::register::{INFINITY, Implicit, Register, Scope};
+use crate::register::{INFINITY, Implicit, LEGACY_INFINITY, Register, Scope};
 use crate::slots;
 use crate::{EVENTS_MAX, INSTRUCTIONS_MAX};
-
-/// In definitions only, Portus up to 0.5 wrote this for `+infinity`, and libccp still reads it so.
-const LEGACY_INFINITY: u32 = 0x3fff_ffff;
 
 /// Builds the program of `instructions` and `events`.
 pub fn verify(instructions: &[Instruction], events: &[Event]) -> Result<Program, Refusal> {
