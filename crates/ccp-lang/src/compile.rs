@@ -63,7 +63,7 @@ impl Compiled {
     }
 }
 
-/// Compiles a program.
+/// Compiles a program of at most [`TEXT_MAX`] bytes.
 ///
 /// # Errors
 /// Every mistake that was found, in the order of the text; at least one.
@@ -156,7 +156,7 @@ fn define(writer: &mut Events, item: &Node<'_>, prefix: &str) {
     writer.mistakes.extend(outcome.err());
 }
 
-/// `([volatile] name initial)`
+/// The declaration that `([volatile] name initial)` makes.
 fn declaration<'a>(node: &Node<'a>, prefix: &str) -> Result<Declaration<'a>, Mistake> {
     let wrong = || Mistake::new(node.place, "`(name initial)` or `(volatile name initial)`", node.shown());
     let What::List(items) = &node.what else { return Err(wrong()) };

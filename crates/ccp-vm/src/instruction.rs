@@ -16,7 +16,7 @@ pub const ENCODED_LEN: usize = 16;
 pub enum Opcode {
     /// result = left + right.
     Add = 0,
-    /// result = right.
+    /// result = right; left is not read.
     Bind = 1,
     /// A definition: register `left` begins with the immediate `right`.
     Def = 2,

@@ -85,7 +85,7 @@ impl Rules {
         self.rules
     }
 
-    /// One verified instruction.
+    /// Takes one verified instruction into account.
     pub fn read(&mut self, instruction: &Instruction) {
         let origin = self.origin_of(instruction);
         let Register { scope, index } = instruction.result;
