@@ -1,10 +1,10 @@
 //! A whole program: definitions, then events. The first place where an agent or a tool meets the compiler.
 
-use ccp_vm::{Event, Field, INSTRUCTIONS_MAX, Instruction, Program, Register};
+use ccp_vm::{Event, Field, INSTRUCTIONS_MAX, Instruction, LEGACY_INFINITY, Program, Register};
 
 use crate::TEXT_MAX;
 use crate::events::{Events, nested};
-use crate::expression::{LEGACY_INFINITY, number};
+use crate::expression::number;
 use crate::lexer::shown;
 use crate::mistake::{Mistake, Place};
 use crate::names::{Declaration, Kind};
@@ -63,7 +63,7 @@ impl Compiled {
     }
 }
 
-/// Compiles a program.
+/// Compiles a program of at most [`TEXT_MAX`] bytes.
 ///
 /// # Errors
 /// Every mistake that was found, in the order of the text; at least one.
@@ -78,6 +78,7 @@ pub fn compile(text: &str) -> Result<Compiled, Vec<Mistake>> {
         return Err(vec![no_definitions(START, "an empty text".to_owned())]);
     };
     define_all(&mut writer, definitions);
+    let defined = writer.code.names.definitions().len();
     for node in events {
         match nested(node) {
             Some(when) => writer.outer(&when),
@@ -88,7 +89,7 @@ pub fn compile(text: &str) -> Result<Compiled, Vec<Mistake>> {
             }
         }
         // Definitions count, too, and one mistake of this kind is enough.
-        let count = writer.code.instructions.len() + writer.code.names.definitions().len();
+        let count = defined + writer.code.instructions.len();
         if count > INSTRUCTIONS_MAX {
             let expected = format!("at most {INSTRUCTIONS_MAX} instructions");
             writer.mistakes.push(Mistake::new(node.place, expected, format!("{count} up to this event")));
@@ -155,7 +156,7 @@ fn define(writer: &mut Events, item: &Node<'_>, prefix: &str) {
     writer.mistakes.extend(outcome.err());
 }
 
-/// `([volatile] name initial)`
+/// The declaration that `([volatile] name initial)` makes.
 fn declaration<'a>(node: &Node<'a>, prefix: &str) -> Result<Declaration<'a>, Mistake> {
     let wrong = || Mistake::new(node.place, "`(name initial)` or `(volatile name initial)`", node.shown());
     let What::List(items) = &node.what else { return Err(wrong()) };

@@ -8,8 +8,6 @@ use crate::mistake::{Mistake, Place};
 use crate::names::{Kind, Known, Names};
 use crate::tree::{Call, Node, What};
 
-/// In definitions, libccp reads this number as infinity.
-pub const LEGACY_INFINITY: u32 = 0x3fff_ffff;
 /// Digits behind the point of a decimal factor at most.
 const DECIMALS_MAX: usize = 6;
 
@@ -174,11 +172,10 @@ impl Code {
         }
         let base = self.temps;
         let value = self.value(value)?;
-        let register = self.names.settable(target.place, name, value.kind)?;
-        self.write(register, value.register);
+        let variable = self.names.settable(target.place, name, value.kind)?;
+        self.write(variable.register, value.register);
         self.temps = base;
-        let kind = self.names.look_up(name).map_or(value.kind, |known| known.kind);
-        Ok(Known { register, kind })
+        Ok(variable)
     }
 
     fn assign_stateful(
@@ -198,18 +195,18 @@ impl Code {
                 .hint("the weight of the old value in tenths"));
         }
         let kind = if opcode == Opcode::Ewma { Kind::Number } else { right.kind };
-        let result = self.names.settable(place, name, kind)?;
+        let variable = self.names.settable(place, name, kind)?;
         self.instructions.push(Instruction {
             op: opcode,
-            result,
+            result: variable.register,
             left: left.register,
             right: right.register,
         });
         self.temps = base;
-        Ok(Known { register: result, kind: self.names.look_up(name).map_or(kind, |known| known.kind) })
+        Ok(variable)
     }
 
-    /// Appends an operation whose result is temporary `base`, and frees all above it.
+    /// Appends an operation that writes temporary `base`, and frees all temporaries above it.
     fn operate(
         &mut self,
         place: Place,

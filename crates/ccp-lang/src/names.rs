@@ -79,10 +79,10 @@ impl Names {
     }
 
     /// The variable that an assignment sets; a new name becomes a local variable that holds what `kind` says.
-    pub fn settable(&mut self, place: Place, name: &str, kind: Kind) -> Result<Register, Mistake> {
+    pub fn settable(&mut self, place: Place, name: &str, kind: Kind) -> Result<Known, Mistake> {
         if let Some(known) = self.look_up(name) {
             if known.register.is_writable() {
-                return Ok(known.register);
+                return Ok(known);
             }
             return Err(Mistake::new(
                 place,
@@ -98,8 +98,9 @@ impl Names {
             Mistake::new(place, format!("at most {LOCALS_MAX} local variables"), "one more")
                 .hint("a `when` with others inside takes two, and each of those one; variables in `def` are not local")
         })?;
-        self.locals.push((name.to_owned(), Known { register, kind }));
-        Ok(register)
+        let known = Known { register, kind };
+        self.locals.push((name.to_owned(), known));
+        Ok(known)
     }
 
     /// A local variable without a name, if there is room.
@@ -115,13 +116,11 @@ impl Names {
         let own = self.declared.iter().map(|(name, ..)| name.as_str());
         let signals = Primitive::NAMES.into_iter().map(|(name, _)| name);
         let all = own.chain(self.locals.iter().map(|(name, _)| name.as_str())).chain(signals).chain(GIVEN);
-        let wanted = name.trim_start_matches("Report.").to_lowercase();
-        let near =
-            all.min_by_key(|other| distance(&wanted, &other.trim_start_matches("Report.").to_lowercase()));
-        match near {
-            Some(near) if distance(&wanted, &near.trim_start_matches("Report.").to_lowercase()) <= NEAR => {
-                mistake.hint(format!("did you mean `{near}`?"))
-            }
+        let compared = |name: &str| name.trim_start_matches("Report.").to_lowercase();
+        let wanted = compared(name);
+        let nearest = all.map(|other| (distance(&wanted, &compared(other)), other)).min_by_key(|near| near.0);
+        match nearest {
+            Some((..=NEAR, near)) => mistake.hint(format!("did you mean `{near}`?")),
             _ => mistake.hint("declare it in `def`, or set it first"),
         }
     }

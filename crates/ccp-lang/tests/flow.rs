@@ -21,7 +21,7 @@ impl Flow {
         Self { compiled, machine, cwnd: 14_480, rate: 1_000_000 }
     }
 
-    /// One run, whose decision holds for the next.
+    /// Runs the program once; the next run begins with the window and rate that this one decides.
     pub fn run(&mut self, signals: Signals) -> Result<Decision, Fault> {
         let input = Invocation { signals: &signals, cwnd: self.cwnd, rate: self.rate };
         let decision = self.machine.run(self.compiled.program(), &input)?;

@@ -4,12 +4,16 @@ use ccp_vm::{Fault, Signals};
 
 use crate::flow::Flow;
 
-/// The value of `x` after `(:= x expression)` with a = 12, b = 5, yes = true, no = false.
-fn number(expression: &str) -> u64 {
-    let mut flow =
-        Flow::new(&format!("(def (x 0) (a 12) (b 5) (yes true) (no false)) (when true (:= x {expression}))"));
+/// The value of `x` after one run of a program.
+fn x_after(text: &str) -> u64 {
+    let mut flow = Flow::new(text);
     flow.run_at(0);
     flow.variable("x")
+}
+
+/// The value of `x`, which begins with 0, after one run of an event with a = 12, b = 5, yes = true, no = false.
+fn x_after_event(event: &str) -> u64 {
+    x_after(&format!("(def (x 0) (a 12) (b 5) (yes true) (no false)) {event}"))
 }
 
 #[test]
@@ -37,7 +41,7 @@ fn operations_have_their_usual_meaning() {
         ("(:= b 3)", 3),
     ];
     for (expression, value) in table {
-        assert_eq!(number(expression), value, "{expression}");
+        assert_eq!(x_after_event(&format!("(when true (:= x {expression}))")), value, "{expression}");
     }
 }
 
@@ -71,10 +75,7 @@ fn conditions_have_their_usual_meaning() {
         ("Flow.was_timeout", false),
     ];
     for (condition, expected) in table {
-        let mut flow =
-            Flow::new(&format!("(def (x 0) (a 12) (b 5) (yes true) (no false)) (when {condition} (:= x 1))"));
-        flow.run_at(0);
-        assert_eq!(flow.variable("x") == 1, expected, "{condition}");
+        assert_eq!(x_after_event(&format!("(when {condition} (:= x 1))")) == 1, expected, "{condition}");
     }
 }
 
@@ -179,20 +180,18 @@ fn reset_restarts_the_timer() {
 
 #[test]
 fn comments_stand_anywhere() {
-    let mut flow = Flow::new(
+    let x = x_after(
         "# one\n# two\n(def # three\n (x 0) # four\n)# five\n#\n(when # six (\n true # seven )\n (:= # eight\n x # nine\n 3)# ten\n)\n# end",
     );
-    flow.run_at(0);
-    assert_eq!(flow.variable("x"), 3);
+    assert_eq!(x, 3);
 }
 
 #[test]
 fn names_are_whole_words() {
-    let mut flow = Flow::new(
+    let x = x_after(
         "(def (minrtt 3) (truest 4) (volatilex 5) (x 0)) (when true (:= x (+ minrtt (+ truest volatilex))))",
     );
-    flow.run_at(0);
-    assert_eq!(flow.variable("x"), 12);
+    assert_eq!(x, 12);
 }
 
 /// Which of the statements of a program with nested events ran, for each of 2^4 conditions; `d` follows the whole.

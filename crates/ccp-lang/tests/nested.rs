@@ -14,7 +14,7 @@ enum Statement {
     /// Leaves a trace of this number.
     Mark(u64),
     Fallthrough,
-    /// Sets a condition.
+    /// Sets the condition of this number.
     Set(usize, bool),
     When(usize, Vec<Statement>),
 }

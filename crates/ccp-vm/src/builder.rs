@@ -26,22 +26,26 @@ use crate::register::{Field, Implicit, Register, Scope};
 use crate::signals::Primitive;
 use crate::{EVENTS_MAX, INSTRUCTIONS_MAX};
 
-/// Values of expressions know their event; all other values belong to every event.
-const EVERY_EVENT: usize = usize::MAX;
+/// A register that holds a value: in one event if an operation wrote it there, in every event otherwise.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Value {
+    register: Register,
+    event: Option<usize>,
+}
+
+impl Value {
+    const fn of_every_event(register: Register) -> Self {
+        Self { register, event: None }
+    }
+}
 
 /// A number: a constant, a signal, a variable, or the result of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Num {
-    register: Register,
-    event: usize,
-}
+pub struct Num(Value);
 
 /// A truth value: the result of a comparison, or `Flow.was_timeout`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Flag {
-    register: Register,
-    event: usize,
-}
+pub struct Flag(Value);
 
 /// A variable that the program may set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,26 +74,26 @@ impl Variable {
 
 impl From<u32> for Num {
     fn from(value: u32) -> Self {
-        Self { register: Register::immediate(value), event: EVERY_EVENT }
+        Self(Value::of_every_event(Register::immediate(value)))
     }
 }
 
 impl From<Variable> for Num {
     fn from(variable: Variable) -> Self {
-        Self { register: variable.0, event: EVERY_EVENT }
+        Self(Value::of_every_event(variable.0))
     }
 }
 
 impl From<Primitive> for Num {
     fn from(signal: Primitive) -> Self {
-        Self { register: Register::new(Scope::Primitive, signal as u32), event: EVERY_EVENT }
+        Self(Value::of_every_event(Register::new(Scope::Primitive, signal as u32)))
     }
 }
 
 impl Flag {
     /// `Flow.was_timeout`: a retransmission timeout happened since the last run.
     pub const WAS_TIMEOUT: Self =
-        Self { register: Register::new(Scope::Primitive, Primitive::WasTimeout as u32), event: EVERY_EVENT };
+        Self(Value::of_every_event(Register::new(Scope::Primitive, Primitive::WasTimeout as u32)));
 }
 
 /// A program that is being written.
@@ -138,11 +142,7 @@ macro_rules! operations {
     ($($(#[$doc:meta])* $name:ident: $op:ident -> $result:ident;)*) => {$(
         $(#[$doc])*
         pub fn $name(&mut self, left: impl Into<Num>, right: impl Into<Num>) -> $result {
-            let (left, right) = (left.into(), right.into());
-            self.require_this_event(left.event);
-            self.require_this_event(right.event);
-            let register = self.temp(Opcode::$op, left.register, right.register);
-            $result { register, event: self.source.events.len }
+            $result(self.operate(Opcode::$op, left.into().0, right.into().0))
         }
     )*};
 }
@@ -198,8 +198,7 @@ impl Builder {
     pub fn when(&mut self, condition: impl FnOnce(&mut Self) -> Flag, body: impl FnOnce(&mut Self)) {
         let register = |builder: &mut Self| {
             let flag = condition(builder);
-            builder.require_this_event(flag.event);
-            flag.register
+            builder.register_of(flag.0)
         };
         self.event(register, body);
     }
@@ -229,43 +228,37 @@ impl Builder {
 
     /// Both are true; neither is left out.
     pub fn and(&mut self, left: Flag, right: Flag) -> Flag {
-        self.flags(Opcode::Mul, left, right)
+        Flag(self.operate(Opcode::Mul, left.0, right.0))
     }
 
     /// One is true, or both; neither is left out.
     pub fn or(&mut self, left: Flag, right: Flag) -> Flag {
-        self.flags(Opcode::Add, left, right)
+        Flag(self.operate(Opcode::Add, left.0, right.0))
     }
 
     /// The flag is false.
     pub fn not(&mut self, flag: Flag) -> Flag {
-        self.require_this_event(flag.event);
-        let register = self.temp(Opcode::Equiv, flag.register, Register::immediate(0));
-        Flag { register, event: self.source.events.len }
+        Flag(self.operate(Opcode::Equiv, flag.0, Num::from(0).0))
     }
 
     /// Writes `value` to `variable`.
     pub fn set(&mut self, variable: Variable, value: impl Into<Num>) {
-        let value = value.into();
-        self.require_this_event(value.event);
-        self.emit(Instruction::bind(variable.0, value.register));
+        let value = self.register_of(value.into().0);
+        self.emit(Instruction::bind(variable.0, value));
     }
 
     /// `variable = value`, if `condition` is true.
     pub fn set_if(&mut self, condition: Flag, variable: Variable, value: impl Into<Num>) {
-        let value = value.into();
-        self.require_this_event(condition.event);
-        self.require_this_event(value.event);
-        let result = variable.0;
-        self.emit(Instruction { op: Opcode::If, result, left: condition.register, right: value.register });
+        let left = self.register_of(condition.0);
+        let right = self.register_of(value.into().0);
+        self.emit(Instruction { op: Opcode::If, result: variable.0, left, right });
     }
 
     /// Moves `variable` towards `value`: it keeps `tenths` tenths of its own. From 0 it takes the whole value.
     pub fn average(&mut self, variable: Variable, tenths: u32, value: impl Into<Num>) {
-        let value = value.into();
-        self.require_this_event(value.event);
         let left = Register::immediate(tenths);
-        self.emit(Instruction { op: Opcode::Ewma, result: variable.0, left, right: value.register });
+        let right = self.register_of(value.into().0);
+        self.emit(Instruction { op: Opcode::Ewma, result: variable.0, left, right });
     }
 
     /// One report follows this run.
@@ -282,27 +275,25 @@ impl Builder {
     ///
     /// # Errors
     /// If there were too many instructions or events, or a value of another event.
-    pub fn finish(mut self) -> Result<Source, Refusal> {
-        let mut source = Source {
-            instructions: self.definitions,
-            events: Row { items: self.source.events.items, len: self.source.events.len },
-        };
+    pub fn finish(self) -> Result<Source, Refusal> {
+        if let Some(refusal) = self.failure {
+            return Err(refusal);
+        }
+        let mut source = Source { instructions: self.definitions, events: self.source.events };
         for instruction in self.source.instructions() {
-            if !source.instructions.push(*instruction) {
-                self.failure.get_or_insert(Refusal::TooManyInstructions);
-            }
+            source.instructions.push(*instruction, Refusal::TooManyInstructions)?;
         }
         for event in source.events.items.iter_mut().take(source.events.len) {
             event.flag_start += self.definitions.len as u32;
             event.body_start += self.definitions.len as u32;
         }
-        self.failure.map_or(Ok(source), Err)
+        Ok(source)
     }
 
     fn define(&mut self, register: Register, initial: u32) -> Variable {
-        if !self.definitions.push(Instruction::define(register, initial)) {
-            self.failure.get_or_insert(Refusal::TooManyInstructions);
-        }
+        let definition = Instruction::define(register, initial);
+        let outcome = self.definitions.push(definition, Refusal::TooManyInstructions);
+        self.note(outcome);
         Variable(register)
     }
 
@@ -320,35 +311,35 @@ impl Builder {
             body_start: body_start as u32,
             body_count: (end - body_start) as u32,
         };
-        if !self.source.events.push(event) {
-            self.failure.get_or_insert(Refusal::TooManyEvents);
-        }
+        let outcome = self.source.events.push(event, Refusal::TooManyEvents);
+        self.note(outcome);
     }
 
-    fn flags(&mut self, op: Opcode, left: Flag, right: Flag) -> Flag {
-        self.require_this_event(left.event);
-        self.require_this_event(right.event);
-        let register = self.temp(op, left.register, right.register);
-        Flag { register, event: self.source.events.len }
-    }
-
-    fn temp(&mut self, op: Opcode, left: Register, right: Register) -> Register {
+    /// Writes the result of an operation to a new temporary of this event.
+    fn operate(&mut self, op: Opcode, left: Value, right: Value) -> Value {
+        let (left, right) = (self.register_of(left), self.register_of(right));
         let result = Register::new(Scope::Temp, self.temps);
         self.temps += 1;
         self.emit(Instruction { op, result, left, right });
-        result
+        Value { register: result, event: Some(self.source.events.len) }
     }
 
     fn emit(&mut self, instruction: Instruction) {
-        if !self.source.instructions.push(instruction) {
-            self.failure.get_or_insert(Refusal::TooManyInstructions);
-        }
+        let outcome = self.source.instructions.push(instruction, Refusal::TooManyInstructions);
+        self.note(outcome);
     }
 
-    fn require_this_event(&mut self, event: usize) {
-        if event != EVERY_EVENT && event != self.source.events.len {
-            self.failure.get_or_insert(Refusal::StaleValue);
+    /// The register of a value, which must hold in this event.
+    fn register_of(&mut self, value: Value) -> Register {
+        if value.event.is_some_and(|event| event != self.source.events.len) {
+            self.note(Err(Refusal::StaleValue));
         }
+        value.register
+    }
+
+    /// Keeps the first failure for [`Self::finish`].
+    fn note(&mut self, outcome: Result<(), Refusal>) {
+        self.failure = self.failure.or(outcome.err());
     }
 }
 
@@ -366,14 +357,10 @@ struct Row<T, const N: usize> {
 }
 
 impl<T, const N: usize> Row<T, N> {
-    /// False if the list is full.
-    fn push(&mut self, item: T) -> bool {
-        let place = self.items.get_mut(self.len);
-        let is_room = place.is_some();
-        if let Some(place) = place {
-            *place = item;
-            self.len += 1;
-        }
-        is_room
+    /// Appends `item`; a list that is full stays as it is, with `refusal`.
+    fn push(&mut self, item: T, refusal: Refusal) -> Result<(), Refusal> {
+        *self.items.get_mut(self.len).ok_or(refusal)? = item;
+        self.len += 1;
+        Ok(())
     }
 }

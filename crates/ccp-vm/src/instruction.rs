@@ -5,7 +5,7 @@
 //! event         0..4: first flag instruction | 4..8: their number | 8..12: first body instruction | 12..16: their number
 //! ```
 
-use crate::register::{Register, Scope};
+use crate::register::Register;
 
 /// Bytes of one encoded instruction or event.
 pub const ENCODED_LEN: usize = 16;
@@ -16,7 +16,7 @@ pub const ENCODED_LEN: usize = 16;
 pub enum Opcode {
     /// result = left + right.
     Add = 0,
-    /// result = right.
+    /// result = right; left is not read.
     Bind = 1,
     /// A definition: register `left` begins with the immediate `right`.
     Def = 2,
@@ -66,9 +66,7 @@ impl Opcode {
         Self::Sub,
     ];
 
-    /// The operation with this number on the wire.
-    #[must_use]
-    pub fn from_wire(number: u8) -> Option<Self> {
+    fn from_wire(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }
 
@@ -108,13 +106,13 @@ impl Instruction {
     /// The instruction in 16 bytes; `None` if the operation or a scope has no meaning.
     #[must_use]
     pub fn decode(bytes: &[u8; ENCODED_LEN]) -> Option<Self> {
-        let register =
-            |at: usize| Some(Register { scope: Scope::from_wire(bytes[at])?, index: word(bytes, at + 1) });
+        let (op, registers) = bytes.split_first()?;
+        let ([result, left, right], _) = registers.as_chunks() else { return None };
         Some(Self {
-            op: Opcode::from_wire(bytes[0])?,
-            result: register(1)?,
-            left: register(6)?,
-            right: register(11)?,
+            op: Opcode::from_wire(*op)?,
+            result: Register::decode(result)?,
+            left: Register::decode(left)?,
+            right: Register::decode(right)?,
         })
     }
 
@@ -123,9 +121,9 @@ impl Instruction {
     pub fn encode(&self) -> [u8; ENCODED_LEN] {
         let mut bytes = [0; ENCODED_LEN];
         bytes[0] = self.op as u8;
-        for (register, at) in [(self.result, 1), (self.left, 6), (self.right, 11)] {
-            bytes[at] = register.scope as u8;
-            bytes[at + 1..at + 5].copy_from_slice(&register.index.to_le_bytes());
+        let registers = [self.result, self.left, self.right];
+        for (place, register) in bytes[1..].chunks_exact_mut(Register::LEN).zip(registers) {
+            place.copy_from_slice(&register.encode());
         }
         bytes
     }

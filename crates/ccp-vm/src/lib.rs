@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! Instruction, Event (as on the wire) --Program::verify--> Program          one for all flows that run it
-//! Builder (without text or wire)      --finish-----------> Program
+//! Builder (without text or wire)      --finish--> Source --verify--> Program
 //!
 //! acknowledgements, losses, timeouts --Signals::merge--> Signals            sums of one batch
 //! Machine::start(program)      the program of a flow begins or changes
@@ -53,8 +53,8 @@ pub use machine::{Decision, Fault, Invocation, Machine};
 pub use program::Program;
 pub use refusal::Refusal;
 pub use register::{
-    CONTROLS_MAX, Field, IMPLICITS, INFINITY, Implicit, LOCALS_MAX, PRIMITIVES, REPORTS_MAX, Register, Scope,
-    TEMPS_MAX,
+    CONTROLS_MAX, Field, INFINITY, Implicit, LEGACY_INFINITY, LOCALS_MAX, PRIMITIVES, REPORTS_MAX, Register,
+    Scope, TEMPS_MAX,
 };
 pub use signals::{Primitive, Signals};
 

@@ -1,12 +1,5 @@
 //! How two reports of a flow become one, when the first could not be sent before the second came. Each report variable has a rule, which
-//! the verifier finds in how the program computes the variable. It never changes how a program runs.
-//!
-//! | the program sets the volatile variable `x` to | rule |
-//! |---|---|
-//! | `(+ x ..)`, bytes or counts of the batch, sums of these | the sum |
-//! | `(min x ..)`, the round-trip time | the least |
-//! | `(max x ..)`, a truth value | the greatest |
-//! | anything else | the newest |
+//! the verifier finds in how the program computes the variable: the crate's documentation has the table. It never changes how a program runs.
 //!
 //! These are the rules by which signals of one batch are merged. Variables that are not volatile have the newest value: they hold all that
 //! came before. A variable that is set in several ways has the first rule of the table that one of them gives.
@@ -85,7 +78,7 @@ impl Rules {
         self.rules
     }
 
-    /// One verified instruction.
+    /// Takes one verified instruction into account.
     pub fn read(&mut self, instruction: &Instruction) {
         let origin = self.origin_of(instruction);
         let Register { scope, index } = instruction.result;

@@ -11,7 +11,7 @@ pub enum Refusal {
     TooManyEvents,
     /// Events that share instructions, so that one run executes more than [`INSTRUCTIONS_MAX`](crate::INSTRUCTIONS_MAX).
     TooMuchWork,
-    /// An event whose instructions lie outside the program.
+    /// An event with instructions outside the program.
     EventOutOfBounds {
         /// The number of the event.
         event: usize,
@@ -31,7 +31,7 @@ pub enum Refusal {
         /// The number of the instruction.
         instruction: usize,
     },
-    /// Report variables whose definitions leave an index out, or a report variable that is used and not defined.
+    /// A report variable that is used and not defined, or an index that the definitions of report variables leave out.
     UndefinedReport {
         /// The index of the report variable.
         index: u32,

@@ -14,6 +14,8 @@ pub const PRIMITIVES: usize = 15;
 pub const IMPLICITS: usize = 6;
 /// What `+infinity` means, and a round-trip time without a sample: the value that libccp computes with and that agents expect in reports.
 pub const INFINITY: u64 = 0xffff_ffff;
+/// In definitions only, Portus up to 0.5 wrote this for `+infinity`, and libccp still reads it so.
+pub const LEGACY_INFINITY: u32 = 0x3fff_ffff;
 
 /// A group of registers; the numbers are those of the encoding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -40,9 +42,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// The scope with this number on the wire.
-    #[must_use]
-    pub const fn from_wire(number: u8) -> Option<Self> {
+    const fn from_wire(number: u8) -> Option<Self> {
         Some(match number {
             0 => Self::Control,
             1 => Self::Immediate,
@@ -58,8 +58,7 @@ impl Scope {
     }
 
     /// The number of registers in this scope; 0 for [`Scope::Immediate`], which has none.
-    #[must_use]
-    pub const fn len(self) -> usize {
+    const fn len(self) -> usize {
         match self {
             Self::Control | Self::VolatileControl => CONTROLS_MAX,
             Self::Report | Self::VolatileReport => REPORTS_MAX,
@@ -69,12 +68,6 @@ impl Scope {
             Self::Temp => TEMPS_MAX,
             Self::Immediate => 0,
         }
-    }
-
-    /// True for [`Scope::Immediate`], which has no registers.
-    #[must_use]
-    pub const fn is_empty(self) -> bool {
-        self.len() == 0
     }
 
     /// True for the scopes of which a definition says that they begin anew after each report.
@@ -124,6 +117,9 @@ pub struct Register {
 }
 
 impl Register {
+    /// Bytes of one encoded register.
+    pub const LEN: usize = 5;
+
     /// Register `index` of `scope`; no check of bounds.
     #[must_use]
     pub const fn new(scope: Scope, index: u32) -> Self {
@@ -140,6 +136,20 @@ impl Register {
     #[must_use]
     pub const fn implicit(which: Implicit) -> Self {
         Self::new(Scope::Implicit, which as u32)
+    }
+
+    /// The register in 5 bytes, `scope u8 | index u32`; `None` if the scope has no meaning.
+    #[must_use]
+    pub fn decode(bytes: &[u8; Self::LEN]) -> Option<Self> {
+        let [scope, index @ ..] = *bytes;
+        Some(Self { scope: Scope::from_wire(scope)?, index: u32::from_le_bytes(index) })
+    }
+
+    /// The 5 bytes of this register.
+    #[must_use]
+    pub fn encode(self) -> [u8; Self::LEN] {
+        let [a, b, c, d] = self.index.to_le_bytes();
+        [self.scope as u8, a, b, c, d]
     }
 
     /// True if the index lies in its scope; immediates always do.

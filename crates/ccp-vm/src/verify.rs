@@ -4,12 +4,9 @@ use crate::instruction::{Event, Instruction, Opcode};
 use crate::merge::{Merge, Rules};
 use crate::program::{Program, Span, Step};
 use crate::refusal::Refusal;
-use crate::register::{INFINITY, Implicit, Register, Scope};
+use crate::register::{INFINITY, Implicit, LEGACY_INFINITY, Register, Scope};
 use crate::slots;
 use crate::{EVENTS_MAX, INSTRUCTIONS_MAX};
-
-/// In definitions only, Portus up to 0.5 wrote this for `+infinity`, and libccp still reads it so.
-const LEGACY_INFINITY: u32 = 0x3fff_ffff;
 
 /// Builds the program of `instructions` and `events`.
 pub fn verify(instructions: &[Instruction], events: &[Event]) -> Result<Program, Refusal> {
@@ -27,10 +24,10 @@ pub fn verify(instructions: &[Instruction], events: &[Event]) -> Result<Program,
     for (event, span) in events.iter().enumerate() {
         let start = program.step_count;
         let flag = range(instructions, span.flag_start, span.flag_count, event)?;
-        let ends_with_flag = |last: &(usize, &Instruction)| {
-            last.1.result == Register::implicit(Implicit::EventFlag) && !last.1.op.is_reading_result()
-        };
-        if !flag.clone().last().is_some_and(|last| ends_with_flag(&last)) {
+        let ends_with_flag = flag.clone().last().is_some_and(|(_, last)| {
+            last.result == Register::implicit(Implicit::EventFlag) && !last.op.is_reading_result()
+        });
+        if !ends_with_flag {
             return Err(Refusal::FlagNotWritten { event });
         }
         resolve(&mut program, flag.inspect(|(_, flag)| rules.read(flag)), &mut written)?;

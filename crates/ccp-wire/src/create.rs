@@ -18,7 +18,7 @@ pub struct Create {
     pub mss: u32,
     /// Our address. The format has no room for IPv6: see [`shown_address`].
     pub source: SocketAddrV4,
-    /// The peer's address.
+    /// The peer's address, shown in the same way.
     pub destination: SocketAddrV4,
     /// The name of the algorithm; all bytes behind the first zero are zeros.
     name: [u8; NAME_LEN],

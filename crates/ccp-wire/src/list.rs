@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use ccp_vm::{ENCODED_LEN, Event, Instruction, Register, Scope};
+use ccp_vm::{ENCODED_LEN, Event, Instruction, Register};
 
 use crate::message::Update;
 
@@ -127,20 +127,17 @@ impl Item for u64 {
     }
 }
 
-/// `scope u8 | index u32 | value u64`
+/// `register | value u64`
 impl Item for Update {
-    const LEN: usize = 13;
+    const LEN: usize = Register::LEN + u64::LEN;
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let (scope, rest) = bytes.split_first()?;
-        let (index, value) = rest.split_first_chunk::<4>()?;
-        let register = Register { scope: Scope::from_wire(*scope)?, index: u32::from_le_bytes(*index) };
-        Some(Self { register, value: u64::decode(value)? })
+        let (register, value) = bytes.split_first_chunk()?;
+        Some(Self { register: Register::decode(register)?, value: u64::decode(value)? })
     }
 
     fn encode(&self, to: &mut Vec<u8>) {
-        to.push(self.register.scope as u8);
-        to.extend_from_slice(&self.register.index.to_le_bytes());
+        to.extend_from_slice(&self.register.encode());
         self.value.encode(to);
     }
 }

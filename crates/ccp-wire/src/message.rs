@@ -46,7 +46,7 @@ impl Kind {
 pub struct Update {
     /// The variable; that an agent may set it is judged elsewhere (`ccp_vm::Field::of`).
     pub register: Register,
-    /// Its new value.
+    /// What it is set to; the unit is the variable's.
     pub value: u64,
 }
 

@@ -49,10 +49,6 @@ impl Programs {
         Some(Arc::clone(program))
     }
 
-    pub fn clear(&mut self) {
-        self.known.clear();
-    }
-
     pub fn len(&self) -> usize {
         self.known.len()
     }
@@ -84,10 +80,10 @@ pub struct Agent {
 }
 
 impl Agent {
-    pub fn new(address: &[u8], names: &[&str], now: Instant) -> Self {
+    pub fn new(address: Vec<u8>, names: Vec<String>, now: Instant) -> Self {
         Self {
-            address: address.to_vec(),
-            names: names.iter().map(|name| (*name).to_owned()).collect(),
+            address,
+            names,
             process: None,
             programs: Programs::default(),
             try_at: now,
@@ -123,16 +119,7 @@ impl Agent {
 
     /// Forgets the process and all that was meant for it.
     pub fn reset(&mut self, now: Instant) {
-        self.process = None;
-        self.programs.clear();
-        self.try_at = now;
-        self.full_since = None;
-        self.is_stalled = false;
-        self.farewells.clear();
-        self.waiting.clear();
-        self.graces.clear();
-        self.datagram.clear();
-        self.reporting.clear();
+        *self = Self::new(std::mem::take(&mut self.address), std::mem::take(&mut self.names), now);
     }
 }
 

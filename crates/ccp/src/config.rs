@@ -38,8 +38,7 @@ pub struct Config {
 
 impl Config {
     /// True if processes of this user may be agents.
-    #[must_use]
-    pub fn is_allowed(&self, uid: u32) -> bool {
+    pub(crate) fn is_allowed(&self, uid: u32) -> bool {
         uid == 0 || uid == self.own_uid || self.allowed_uids.contains(&uid)
     }
 }

@@ -68,10 +68,11 @@ impl Endpoint {
     /// Configures an agent at `address` (the path that it binds). It serves flows that ask for one of `names`; without names, all flows
     /// that no other agent serves by name. An address that is configured gets the new names; its present flows stay.
     pub fn add_agent(&mut self, now: Instant, address: &[u8], names: &[&str]) {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
         if let Some(agent) = self.agents.values_mut().find(|agent| agent.address == address) {
-            agent.names = names.iter().map(|name| (*name).to_owned()).collect();
+            agent.names = names;
         } else {
-            self.agents.insert(self.next_agent, Agent::new(address, names, now));
+            self.agents.insert(self.next_agent, Agent::new(address.to_vec(), names, now));
             self.next_agent += 1;
         }
         self.settle_all();

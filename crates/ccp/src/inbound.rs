@@ -1,7 +1,7 @@
 //! What comes from agents: the sender, what it asks for, and whether it may.
 
 use base::Instant;
-use ccp_vm::{EVENTS_MAX, INSTRUCTIONS_MAX, Program, Refusal};
+use ccp_vm::{EVENTS_MAX, INSTRUCTIONS_MAX, Program};
 use ccp_wire::{Events, Fields, Instructions, Message, messages};
 
 use crate::agent::Process;
@@ -79,8 +79,7 @@ impl Endpoint {
         // One item more than allowed is enough to refuse the rest unseen.
         let instructions: Vec<_> = instructions.iter().take(INSTRUCTIONS_MAX + 1).collect();
         let events: Vec<_> = events.iter().take(EVENTS_MAX + 1).collect();
-        let verified: Result<Program, Refusal> = Program::verify(&instructions, &events);
-        match verified {
+        match Program::verify(&instructions, &events) {
             Ok(program) => {
                 agent.programs.insert(number, program);
                 self.journal.counters.installs += 1;

@@ -38,9 +38,7 @@ mod notice;
 mod outbound;
 
 pub use command::{Changes, Command, Reason};
-pub use config::{
-    Config, GRACE_MIN, GRACE_ROUND_TRIPS, KNOCK, KNOCK_AGAIN, NOTICES_MAX, PROGRAMS_MAX, RETRY,
-};
+pub use config::{Config, GRACE_MIN, KNOCK, KNOCK_AGAIN, NOTICES_MAX, PROGRAMS_MAX};
 pub use endpoint::{Endpoint, NotTaken, TooManyFlows};
 pub use flow::{FlowId, NewFlow, Standing};
 pub use inbound::Sender;

@@ -52,7 +52,7 @@ pub enum Notice {
     AgentCame {
         /// The address of the agent.
         agent: Vec<u8>,
-        /// Its user.
+        /// The user of its process.
         uid: u32,
     },
     /// An agent is gone, or reads no more; so many flows went back to the default algorithm.

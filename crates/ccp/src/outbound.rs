@@ -3,7 +3,7 @@
 use base::{Duration, Instant};
 use ccp_wire::Message;
 
-use crate::agent::end_of;
+use crate::agent::{Farewell, end_of};
 use crate::command::{Command, Reason};
 use crate::config::{GRACE_MIN, GRACE_ROUND_TRIPS, KNOCK, KNOCK_AGAIN, RETRY};
 use crate::endpoint::Endpoint;
@@ -180,7 +180,7 @@ impl Endpoint {
             agent.append(first);
             if last.is_some() {
                 self.journal.counters.reports += 1;
-                agent.farewells.push_front(crate::agent::Farewell { report: None, ..farewell });
+                agent.farewells.push_front(Farewell { report: None, ..farewell });
             }
         }
     }

@@ -69,12 +69,17 @@ impl Bench {
     /// An endpoint with one agent of root's, which is there with program 1.
     pub fn with_agent() -> Self {
         let mut bench = Self::new(config());
-        bench.endpoint.add_agent(bench.now, AGENT.as_bytes(), &[]);
-        bench.bind(AGENT);
-        bench.drive();
-        bench.say(AGENT, 0, &install(1));
-        assert_eq!(bench.read(AGENT), [Read::Ready]);
+        bench.join(AGENT, 0, &[]);
         bench
+    }
+
+    /// Configures an agent that serves flows of these names, and that is there, as a process of user `uid`, with program 1.
+    pub fn join(&mut self, address: &str, uid: u32, names: &[&str]) {
+        self.bind(address);
+        self.endpoint.add_agent(self.now, address.as_bytes(), names);
+        self.drive();
+        self.say(address, uid, &install(1));
+        assert_eq!(self.read(address), [Read::Ready]);
     }
 
     pub fn bind(&mut self, address: &str) {
@@ -95,7 +100,12 @@ impl Bench {
         self.drive();
     }
 
-    /// A datagram of an agent whose process has the number of its user plus 100.
+    pub fn pass_to_deadline(&mut self) {
+        self.now = self.endpoint.next_deadline();
+        self.drive();
+    }
+
+    /// Hands over a datagram from `address`, as process `uid` + 100 of user `uid`.
     pub fn say(&mut self, address: &str, uid: u32, datagram: &[u8]) {
         self.say_as(address, uid, uid + 100, datagram);
     }
@@ -109,6 +119,11 @@ impl Bench {
     pub fn fill(&mut self, address: &str) {
         let queue = self.sockets.0.get_mut(address.as_bytes()).expect("bound");
         queue.resize(QUEUE_LEN, Vec::new());
+    }
+
+    /// Takes all that lies in an agent's socket, unread.
+    pub fn empty(&mut self, address: &str) {
+        self.sockets.0.get_mut(address.as_bytes()).expect("bound").clear();
     }
 
     /// All that lies in an agent's socket, in order.
@@ -126,11 +141,16 @@ impl Bench {
         self.drive();
     }
 
-    /// Opens a flow and gives it program 1; its number on the wire.
+    /// Opens a flow, to which [`AGENT`] gives program 1; its number on the wire.
     pub fn running(&mut self, id: u64, rtt: Duration) -> u32 {
-        self.open_as(id, USER, "", rtt);
-        let number = self.created(AGENT, id);
-        self.say(AGENT, 0, &change(number, 1, &[]));
+        self.running_at(AGENT, id, "", rtt)
+    }
+
+    /// Opens a flow that asks for `name`, to which root's agent at `address` gives program 1; its number on the wire.
+    pub fn running_at(&mut self, address: &str, id: u64, name: &str, rtt: Duration) -> u32 {
+        self.open_as(id, USER, name, rtt);
+        let number = self.created(address, id);
+        self.say(address, 0, &change(number, 1, &[]));
         assert!(matches!(self.commands().as_slice(), [Command::Program { number: 1, .. }]));
         number
     }
@@ -158,7 +178,7 @@ impl Bench {
     }
 }
 
-/// A flow whose number is its port and the last part of its address.
+/// A flow with `id` as its source address, by which [`decode`] knows it again.
 pub fn new_flow(id: u64, uid: u32, name: &str, rtt: Duration) -> NewFlow {
     let source = SocketAddrV4::new(Ipv4Addr::from_bits(id as u32), 1);
     let destination = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80);
@@ -180,6 +200,14 @@ pub fn decode(datagram: &[u8]) -> Vec<Read> {
         other => panic!("no message to an agent: {other:?}"),
     };
     messages(datagram).map(|message| read(message.expect("well formed"))).collect()
+}
+
+/// The flows of these CREATEs, sorted; whatever is no CREATE counts as flow 0.
+pub fn ids_of(creates: &[Read]) -> Vec<u64> {
+    let id = |read: &Read| if let Read::Create { id, .. } = read { *id } else { 0 };
+    let mut ids: Vec<u64> = creates.iter().map(id).collect();
+    ids.sort_unstable();
+    ids
 }
 
 fn encoded(message: &Message<'_>) -> Vec<u8> {

@@ -3,7 +3,7 @@
 use base::Duration;
 use ccp::{Command, FlowId, GRACE_MIN, KNOCK, Notice, Reason, Standing};
 
-use crate::bench::{AGENT, Bench, OTHER, Read, USER, change, cwnd, install, update};
+use crate::bench::{AGENT, Bench, OTHER, Read, USER, change, cwnd, ids_of, install, update};
 
 const RTT: Duration = Duration::from_ms(1);
 
@@ -74,15 +74,8 @@ fn another_process_at_the_address_is_another_agent() {
 #[test]
 fn another_agent_that_serves_the_flow_takes_it_over() {
     let mut bench = Bench::with_agent();
-    bench.bind(OTHER);
-    bench.endpoint.add_agent(bench.now, OTHER.as_bytes(), &["copa"]);
-    bench.drive();
-    bench.say(OTHER, 0, &install(1));
-    bench.read(OTHER);
-    bench.open_as(1, USER, "copa", RTT);
-    let flow = bench.created(OTHER, 1);
-    bench.say(OTHER, 0, &change(flow, 1, &[]));
-    bench.commands();
+    bench.join(OTHER, 0, &["copa"]);
+    bench.running_at(OTHER, 1, "copa", RTT);
     bench.endpoint.remove_agent(bench.now, OTHER.as_bytes());
     bench.drive();
     assert_eq!(bench.commands(), [default_of(1, Reason::AgentRemoved)]);
@@ -94,11 +87,7 @@ fn another_agent_that_serves_the_flow_takes_it_over() {
 #[test]
 fn flows_of_an_agent_that_is_gone_are_told_to_another_at_once() {
     let mut bench = Bench::with_agent();
-    bench.bind(OTHER);
-    bench.endpoint.add_agent(bench.now, OTHER.as_bytes(), &["copa"]);
-    bench.drive();
-    bench.say(OTHER, 0, &install(1));
-    bench.read(OTHER);
+    bench.join(OTHER, 0, &["copa"]);
     bench.unbind(OTHER);
     bench.open_as(1, USER, "copa", RTT);
     bench.created(AGENT, 1);
@@ -117,13 +106,11 @@ fn a_flow_falls_back_when_its_report_found_no_room_for_too_long() {
         bench.drive();
         let last = begin.plus(grace);
         while bench.endpoint.next_deadline() < last {
-            bench.now = bench.endpoint.next_deadline();
-            bench.drive();
+            bench.pass_to_deadline();
             assert!(bench.commands().is_empty(), "before its time");
         }
         assert_eq!(bench.endpoint.next_deadline(), last);
-        bench.now = last;
-        bench.drive();
+        bench.pass_to_deadline();
         assert_eq!(bench.commands(), [default_of(1, Reason::AgentStalled)], "flow 2 has nothing to report");
         assert_eq!(bench.endpoint.standing(FlowId(1)), Some(Standing::FellBack(Reason::AgentStalled)));
     }
@@ -136,7 +123,7 @@ fn an_agent_that_reads_in_time_keeps_its_flows() {
     bench.fill(AGENT);
     assert_eq!(bench.report(1, 5), Ok(()));
     bench.pass(Duration::from_ms(9));
-    bench.sockets.0.get_mut(AGENT.as_bytes()).expect("bound").clear();
+    bench.empty(AGENT);
     bench.pass(Duration::from_ms(1));
     assert_eq!(bench.commands(), [Command::Accept { flow: FlowId(1) }]);
     assert_eq!(bench.read(AGENT), [Read::Report { flow, program: 1, values: vec![5] }]);
@@ -155,20 +142,16 @@ fn an_agent_that_reads_again_hears_of_the_end_and_gets_its_flows_back() {
     bench.pass(GRACE_MIN);
     assert_eq!(bench.commands(), [1, 2].map(|id| default_of(id, Reason::AgentStalled)));
     bench.open(3);
-    bench.sockets.0.get_mut(AGENT.as_bytes()).expect("bound").clear();
+    bench.empty(AGENT);
     while bench.sockets.0[AGENT.as_bytes()].is_empty() {
-        bench.now = bench.endpoint.next_deadline();
-        bench.drive();
+        bench.pass_to_deadline();
     }
     let read = bench.read(AGENT);
-    let [first, ends @ .., a, b, c] = read.as_slice() else { panic!("{read:?}") };
+    let Some(([first, ends @ ..], creates)) = read.split_last_chunk::<3>() else { panic!("{read:?}") };
     assert_eq!(*first, Read::Report { flow: one, program: 1, values: vec![5] }, "it lay in the datagram");
     let two_ends = [Read::Report { flow: two, program: 1, values: vec![6] }, Read::End { flow: two }];
     assert_eq!(ends, [&[Read::End { flow: one }], &two_ends[..]].concat());
-    let mut ids: Vec<u64> =
-        [a, b, c].iter().map(|r| if let Read::Create { id, .. } = r { *id } else { 0 }).collect();
-    ids.sort_unstable();
-    assert_eq!(ids, [1, 2, 3]);
+    assert_eq!(ids_of(creates), [1, 2, 3]);
     bench.say(AGENT, 0, &update(one, &[cwnd(9000)]));
     assert!(bench.commands().is_empty(), "late answers to old numbers are dropped");
     assert_eq!(bench.endpoint.counters().unknown_flows, 1);
@@ -184,8 +167,7 @@ fn a_stopped_agent_is_tried_seldom() {
     let end = bench.now.plus(Duration::from_secs(10));
     let mut tries = 0;
     while bench.endpoint.next_deadline() < end {
-        bench.now = bench.endpoint.next_deadline();
-        bench.drive();
+        bench.pass_to_deadline();
         tries += 1;
     }
     assert!((90..=110).contains(&tries), "{tries} in 10 s");

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use base::Duration;
 use ccp::{Changes, Command, Config, FlowId, NotTaken};
 
-use crate::bench::{AGENT, Bench, Read, change, config, control, cwnd, install, rate, update};
+use crate::bench::{AGENT, Bench, OTHER, Read, change, config, control, cwnd, new_flow, rate, update};
 
 const RTT: Duration = Duration::from_ms(1);
 
@@ -47,7 +47,7 @@ fn one_report_of_a_flow_waits_at_a_time() {
     bench.fill(AGENT);
     assert_eq!(bench.report(1, 5), Ok(()));
     assert_eq!(bench.report(1, 6), Err(NotTaken::Busy));
-    bench.sockets.0.get_mut(AGENT.as_bytes()).expect("bound").clear();
+    bench.empty(AGENT);
     bench.pass(Duration::from_ms(1));
     assert_eq!(bench.read(AGENT), [report(flow, 5)]);
     assert_eq!(bench.commands(), [Command::Accept { flow: FlowId(1) }]);
@@ -78,7 +78,7 @@ fn a_report_that_waits_goes_before_the_end_of_its_flow() {
     bench.endpoint.close(FlowId(1));
     bench.endpoint.close(FlowId(2));
     bench.drive();
-    bench.sockets.0.get_mut(AGENT.as_bytes()).expect("bound").clear();
+    bench.empty(AGENT);
     bench.pass(Duration::from_ms(1));
     let ends = [report(one, 5), Read::End { flow: one }, report(two, 6), Read::End { flow: two }];
     assert_eq!(bench.read(AGENT), ends);
@@ -87,7 +87,7 @@ fn a_report_that_waits_goes_before_the_end_of_its_flow() {
 #[test]
 fn a_flow_that_ends_before_its_create_has_gone_is_never_mentioned() {
     let mut bench = Bench::with_agent();
-    bench.endpoint.open(crate::bench::new_flow(1, 0, "", RTT)).expect("room");
+    bench.endpoint.open(new_flow(1, 0, "", RTT)).expect("room");
     bench.endpoint.close(FlowId(1));
     bench.drive();
     assert!(bench.read(AGENT).is_empty());
@@ -116,10 +116,7 @@ fn many_messages_share_a_datagram() {
 /// Flows report as often as they may; the agent reads at once. Reports of each flow in `seconds`.
 fn reports_of(flows: u64, per_second: u32, seconds: u64) -> BTreeMap<u32, u64> {
     let mut bench = Bench::new(Config { messages_per_second: per_second, ..config() });
-    bench.endpoint.add_agent(bench.now, AGENT.as_bytes(), &[]);
-    bench.bind(AGENT);
-    bench.drive();
-    bench.say(AGENT, 0, &install(1));
+    bench.join(AGENT, 0, &[]);
     for id in 0..flows {
         bench.open(id);
     }
@@ -167,15 +164,9 @@ fn the_budget_is_kept_and_shared_evenly() {
 fn a_full_agent_holds_up_no_other() {
     let mut bench = Bench::with_agent();
     bench.running(1, RTT);
-    bench.bind(crate::bench::OTHER);
-    bench.endpoint.add_agent(bench.now, crate::bench::OTHER.as_bytes(), &["copa"]);
-    bench.drive();
-    bench.say(crate::bench::OTHER, 0, &install(1));
-    bench.read(crate::bench::OTHER);
-    bench.open_as(2, 0, "copa", RTT);
-    let flow = bench.created(crate::bench::OTHER, 2);
-    bench.say(crate::bench::OTHER, 0, &change(flow, 1, &[]));
+    bench.join(OTHER, 0, &["copa"]);
+    let flow = bench.running_at(OTHER, 2, "copa", RTT);
     bench.fill(AGENT);
     assert_eq!((bench.report(1, 5), bench.report(2, 6)), (Ok(()), Ok(())));
-    assert_eq!(bench.read(crate::bench::OTHER), [report(flow, 6)]);
+    assert_eq!(bench.read(OTHER), [report(flow, 6)]);
 }

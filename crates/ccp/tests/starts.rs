@@ -46,19 +46,14 @@ fn a_ready_that_is_not_answered_is_repeated() {
     assert_eq!(bench.read(AGENT), [Read::Ready]);
     bench.pass(Duration::from_ms(999));
     assert!(bench.read(AGENT).is_empty());
-    bench.now = bench.endpoint.next_deadline();
-    bench.drive();
+    bench.pass_to_deadline();
     assert_eq!(bench.read(AGENT), [Read::Ready], "after {KNOCK_AGAIN:?}");
 }
 
 #[test]
 fn a_flow_goes_to_the_agent_that_serves_its_name() {
     let mut bench = Bench::with_agent();
-    bench.bind(OTHER);
-    bench.endpoint.add_agent(bench.now, OTHER.as_bytes(), &["copa", "vegas"]);
-    bench.drive();
-    bench.say(OTHER, 0, &install(1));
-    bench.read(OTHER);
+    bench.join(OTHER, 0, &["copa", "vegas"]);
     for (id, name, address) in [(1, "copa", OTHER), (2, "reno", AGENT), (3, "", AGENT), (4, "vegas", OTHER)] {
         bench.open_as(id, USER, name, Duration::from_ms(1));
         let read = bench.read(address);
@@ -72,11 +67,7 @@ fn a_flow_goes_to_the_agent_that_serves_its_name() {
 #[test]
 fn a_flow_waits_for_the_only_agent_that_serves_it() {
     let mut bench = Bench::new(config());
-    bench.bind(AGENT);
-    bench.endpoint.add_agent(bench.now, AGENT.as_bytes(), &["copa"]);
-    bench.drive();
-    bench.say(AGENT, 0, &install(1));
-    bench.read(AGENT);
+    bench.join(AGENT, 0, &["copa"]);
     bench.open_as(1, USER, "reno", Duration::from_ms(1));
     assert_eq!(bench.endpoint.standing(FlowId(1)), Some(Standing::NoAgent));
     assert!(bench.read(AGENT).is_empty());

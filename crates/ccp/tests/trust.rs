@@ -1,4 +1,4 @@
-//! Who may be an agent, which flows it sees, and what it may ask for.
+//! Which processes may be agents, which flows an agent sees, and what it may ask for.
 
 use base::Duration;
 use ccp::{Command, FlowId, Notice, Standing};
@@ -6,8 +6,8 @@ use ccp_vm::{Refusal, Register, Scope};
 use ccp_wire::{Message, Update};
 
 use crate::bench::{
-    AGENT, Bench, MSS, OTHER, Read, SERVICE, USER, bad_install, change, config, control, cwnd, install, rate,
-    update,
+    AGENT, Bench, MSS, OTHER, Read, SERVICE, USER, bad_install, change, config, control, cwnd, ids_of,
+    install, new_flow, rate, update,
 };
 
 const RTT: Duration = Duration::from_ms(1);
@@ -33,11 +33,7 @@ fn datagrams_of_unknown_addresses_and_other_users_are_dropped() {
 #[test]
 fn an_agent_sees_its_users_flows_and_root_sees_all() {
     let mut bench = Bench::new(config());
-    bench.endpoint.add_agent(bench.now, AGENT.as_bytes(), &[]);
-    bench.bind(AGENT);
-    bench.drive();
-    bench.say(AGENT, USER, &install(1));
-    bench.read(AGENT);
+    bench.join(AGENT, USER, &[]);
     bench.open_as(1, USER, "", RTT);
     bench.open_as(2, USER + 1, "", RTT);
     bench.open_as(3, 0, "", RTT);
@@ -45,20 +41,13 @@ fn an_agent_sees_its_users_flows_and_root_sees_all() {
     assert_eq!(bench.endpoint.standing(FlowId(2)), Some(Standing::OtherUser));
     bench.say(AGENT, 0, &install(1));
     let read = bench.read(AGENT);
-    let ids: Vec<u64> =
-        read.iter().map(|read| if let Read::Create { id, .. } = read { *id } else { 0 }).collect();
-    assert_eq!(ids.len(), 3, "{read:?}");
-    assert!([1, 2, 3].iter().all(|id| ids.contains(id)), "{read:?}");
+    assert_eq!(ids_of(&read), [1, 2, 3], "{read:?}");
 }
 
 #[test]
 fn an_agent_changes_only_its_own_flows() {
     let mut bench = Bench::with_agent();
-    bench.bind(OTHER);
-    bench.endpoint.add_agent(bench.now, OTHER.as_bytes(), &["copa"]);
-    bench.drive();
-    bench.say(OTHER, USER, &install(1));
-    bench.read(OTHER);
+    bench.join(OTHER, USER, &["copa"]);
     let flow = bench.running(1, RTT);
     for datagram in [change(flow, 1, &[]), update(flow, &[cwnd(9000)]), update(flow + 7, &[cwnd(9000)])] {
         bench.say(OTHER, USER, &datagram);
@@ -111,7 +100,7 @@ fn windows_and_rates_are_moved_into_their_bounds_and_counted() {
 #[test]
 fn the_applications_own_limit_of_the_rate_counts() {
     let mut bench = Bench::with_agent();
-    let mut new = crate::bench::new_flow(1, USER, "", RTT);
+    let mut new = new_flow(1, USER, "", RTT);
     new.rate_max = 20_000;
     bench.endpoint.open(new).expect("room");
     bench.drive();
