@@ -151,7 +151,7 @@ pub struct Session {
     /// When to repeat what has no answer, because the peer has asked for it; and the earliest time to do so.
     repeat_at: Instant,
     repeat_from: Instant,
-    scheduler: Box<dyn Scheduler>,
+    scheduler: Scheduler,
     states: Vec<ChannelState>,
     doomed: VecDeque<ChannelId>,
     counters: Counters,
@@ -193,7 +193,7 @@ impl Session {
             owes_repeat: false,
             repeat_at: Instant::NEVER,
             repeat_from: now,
-            scheduler: settings.policy.scheduler(),
+            scheduler: Scheduler::new(settings.policy),
             states: Vec::with_capacity(CHANNELS_MAX),
             doomed: VecDeque::new(),
             counters: Counters::default(),
@@ -462,12 +462,6 @@ impl Session {
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
-    }
-
-    /// The name of the policy that places chunks.
-    #[must_use]
-    pub fn policy(&self) -> &'static str {
-        self.scheduler.name()
     }
 
     /// Checks what must hold between two calls.
