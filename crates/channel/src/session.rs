@@ -25,7 +25,6 @@ use base::{Duration, Instant};
 
 use crate::channel::{Channel, free};
 use crate::deframer::Deframer;
-use crate::frame::Goaway;
 use crate::hello::Agreed;
 use crate::limits::{CHANNELS_MAX, JOINS_A_SECOND, RECONNECT_TIME, RETRY_MIN, WINDOW_MAX};
 use crate::open::Open;
@@ -574,15 +573,5 @@ impl Session {
         if socket.stage == Stage::Live && socket.is_over() {
             self.over(place, End::Closed);
         }
-    }
-}
-
-/// The value of a GOAWAY that concerns the session, not the channel.
-fn session_goaway(argument: u64) -> Option<Goaway> {
-    match argument {
-        _ if argument == Goaway::Session as u64 => Some(Goaway::Session),
-        _ if argument == Goaway::SessionAnswer as u64 => Some(Goaway::SessionAnswer),
-        _ if argument == Goaway::Repeat as u64 => Some(Goaway::Repeat),
-        _ => None,
     }
 }
