@@ -44,35 +44,12 @@ pub const ECONNREFUSED: u32 = 111;
 /// What a session has done, for reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// Bytes of streams given to channels, those given again included.
-    pub bytes_sent: u64,
     /// Bytes of streams given to channels again after another channel died.
     pub bytes_again: u64,
     /// Bytes of streams that had come before.
     pub bytes_twice: u64,
     /// Channels that died before their end was agreed.
     pub channels_lost: u64,
-    /// Virtual sockets that either side has opened.
-    pub opened: u64,
-}
-
-/// The state of one virtual socket, in bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SocketState {
-    /// The identifier in the session.
-    pub socket: u32,
-    /// The caller's name of the socket.
-    pub tag: u64,
-    /// Written by the application and on no channel yet.
-    pub unplaced: u64,
-    /// On channels, and not confirmed by the peer's socket.
-    pub unconfirmed: u64,
-    /// What the peer lets this side send beyond that.
-    pub credit: u64,
-    /// Received in order, from the beginning of the stream.
-    pub received: u64,
-    /// What this side lets the peer send beyond that.
-    pub given: u64,
 }
 
 /// An answer about a socket that is gone; a later one in this list says more.
@@ -216,7 +193,6 @@ impl Session {
         let place = self.sockets.add(id, Stage::Opening, open, window.min(WINDOW_MAX));
         self.sockets.at(place).tag = tag;
         self.opens.push_back(id);
-        self.counters.opened += 1;
         Ok(id)
     }
 
@@ -303,7 +279,7 @@ impl Session {
     }
 
     /// Opens and accepts no more sockets; the session ends after those it has.
-    pub fn drain(&mut self, now: Instant) {
+    pub(crate) fn drain(&mut self, now: Instant) {
         if !self.draining.is_ours {
             (self.draining.is_ours, self.draining.owes_ask) = (true, true);
             self.idle_since = now;
@@ -311,7 +287,7 @@ impl Session {
     }
 
     /// Ends the session and resets its sockets at once.
-    pub fn end(&mut self, now: Instant, why: Ended) {
+    pub(crate) fn end(&mut self, now: Instant, why: Ended) {
         if self.ended.is_some() {
             return;
         }
@@ -420,7 +396,7 @@ impl Session {
 
     /// True when new virtual sockets may be opened, as far as the session's end is concerned.
     #[must_use]
-    pub fn may_open(&self) -> bool {
+    pub(crate) fn may_open(&self) -> bool {
         self.ended.is_none()
             && !self.draining.is_ours
             && !self.draining.is_peers
@@ -429,7 +405,7 @@ impl Session {
 
     /// What the two services have agreed on; `None` before the first channel.
     #[must_use]
-    pub fn agreed(&self) -> Option<&Agreed> {
+    pub(crate) fn agreed(&self) -> Option<&Agreed> {
         self.agreed.as_ref()
     }
 
@@ -442,19 +418,6 @@ impl Session {
     /// The state of each channel, for reports and for tests.
     pub fn channels(&self) -> impl Iterator<Item = ChannelState> {
         self.channels.iter().map(Channel::state)
-    }
-
-    /// The state of each virtual socket, for reports.
-    pub fn socket_states(&self) -> impl Iterator<Item = SocketState> {
-        self.sockets.iter().map(|socket| SocketState {
-            socket: socket.id,
-            tag: socket.tag,
-            unplaced: socket.sending.head - socket.sending.placed,
-            unconfirmed: socket.sending.placed - socket.sending.acked,
-            credit: socket.sending.edge.saturating_sub(socket.sending.placed),
-            received: socket.receiving.next,
-            given: socket.receiving.edge - socket.receiving.next,
-        })
     }
 
     /// What the session has done.

@@ -41,7 +41,7 @@ impl Session {
         streams: &mut impl Streams,
     ) {
         let Some(at) = self.position(number) else { return };
-        self.channels[at].heard(now, bytes.len());
+        self.channels[at].heard(now);
         // The de-framer is taken out, because what it finds borrows it.
         let mut deframer = core::mem::take(&mut self.channels[at].deframer);
         let mut input = bytes;
@@ -220,7 +220,6 @@ impl Session {
         }
         let place = self.sockets.add(id, Stage::Arrived, open, 0);
         self.sockets.at(place).sending.edge = header.argument;
-        self.counters.opened += 1;
         self.tell(place, news::INCOMING);
         Ok(())
     }
