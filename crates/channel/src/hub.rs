@@ -87,17 +87,6 @@ pub struct Over {
     pub why: Ended,
 }
 
-/// The other side of a session.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Peer {
-    /// The address of the other service, and so of every virtual socket of the session.
-    pub address: IpAddr,
-    /// The class of the session's sockets.
-    pub class: Class,
-    /// The lane, at the side that opened the session.
-    pub lane: Option<Lane>,
-}
-
 /// How much a hub keeps: for limits, reports and the check that nothing is left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Census {
@@ -213,14 +202,10 @@ impl Hub {
         self.sessions.get_mut(&id.0).map(|entry| &mut entry.session)
     }
 
-    /// What the service knows of a session's other side.
+    /// The address of a session's other service, and so of the peer of each virtual socket of that session.
     #[must_use]
-    pub fn peer(&self, id: SessionId) -> Option<Peer> {
-        self.sessions.get(&id.0).map(|entry| Peer {
-            address: entry.peer,
-            class: entry.class,
-            lane: entry.lane,
-        })
+    pub fn peer(&self, id: SessionId) -> Option<IpAddr> {
+        self.sessions.get(&id.0).map(|entry| entry.peer)
     }
 
     /// Opens no more sessions and sockets; what there is ends by itself.

@@ -9,7 +9,7 @@ use crate::runs::Number;
 #[derive(Clone, Copy, Debug)]
 pub struct ChannelState {
     /// The channel's number in its session.
-    pub number: Number,
+    pub(crate) number: Number,
     /// Bytes placed on the channel that its transport has not taken.
     pub unsent: usize,
     /// Number of chunks that these bytes are in.
@@ -21,7 +21,7 @@ pub struct ChannelState {
 impl ChannelState {
     /// True while the channel may be given more.
     #[must_use]
-    pub const fn has_room(&self) -> bool {
+    pub(crate) const fn has_room(&self) -> bool {
         self.unsent < QUEUE_MAX && self.chunks < CHUNKS_MAX
     }
 }

@@ -72,6 +72,10 @@ fn classes_and_users_have_channels_of_their_own() {
     assert_eq!(lane(Class::Latency, 9, Sharing::Always), others[2]);
     run_for(&mut world, Duration::from_ms(10));
     assert_eq!(world.sides[1].hub.census().channels, 4, "one for each session");
+    for id in others.into_iter().chain([first]) {
+        let peers = [0, 1].map(|host| world.sides[host].hub.peer(id));
+        assert_eq!(peers, [Some(address(1)), Some(address(0))]);
+    }
 }
 
 #[test]
