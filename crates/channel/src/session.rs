@@ -74,6 +74,13 @@ struct Draining {
     was_answered: bool,
 }
 
+impl Draining {
+    /// True when one side wants the session to end.
+    fn has_begun(&self) -> bool {
+        self.is_ours || self.is_peers
+    }
+}
+
 /// What a session is made with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
@@ -181,7 +188,7 @@ impl Session {
     /// # Errors
     /// [`OpenError`] says what to do instead.
     pub fn open(&mut self, tag: u64, open: Open, window: u64) -> Result<u32, OpenError> {
-        if self.ended.is_some() || self.draining.is_ours || self.draining.is_peers {
+        if self.ended.is_some() || self.draining.has_begun() {
             return Err(OpenError::Ending);
         }
         let most = self.agreed.map_or(self.settings.sockets_max, |agreed| agreed.sockets_max);
@@ -292,10 +299,9 @@ impl Session {
             return;
         }
         // When one side wanted to end the session, and nothing is left of it, it does not matter how the other side went.
-        let wants_end = self.draining.is_peers || self.draining.is_ours;
         let is_over = |stage| matches!(stage, Stage::Gone | Stage::Refusing(_) | Stage::Resetting(_));
         let is_empty = self.sockets.iter().all(|socket| is_over(socket.stage));
-        let is_drained = wants_end && is_empty && !matches!(why, Ended::Violation(_));
+        let is_drained = self.draining.has_begun() && is_empty && !matches!(why, Ended::Violation(_));
         self.ended = Some(if is_drained { Ended::Drained } else { why });
         self.doomed.extend(self.channels.drain(..).map(|channel| channel.id));
         self.late.clear();
@@ -397,10 +403,7 @@ impl Session {
     /// True when new virtual sockets may be opened, as far as the session's end is concerned.
     #[must_use]
     pub(crate) fn may_open(&self) -> bool {
-        self.ended.is_none()
-            && !self.draining.is_ours
-            && !self.draining.is_peers
-            && self.own_next < u32::MAX - 1
+        self.ended.is_none() && !self.draining.has_begun() && self.own_next < u32::MAX - 1
     }
 
     /// What the two services have agreed on; `None` before the first channel.
