@@ -2,15 +2,17 @@
 //! its bounds whatever they say.
 #![no_main]
 
+// The handshake of an honest service is that of the crate's own tests.
+#[allow(dead_code)]
+#[path = "../../crates/channel/tests/support/scene.rs"]
+mod scene;
+
 use base::{Duration, Instant};
 use channel::deframer::{Deframer, Item};
-use channel::hello::{Class, Hello, Step};
-use channel::proof::{Key, Purpose};
-use channel::{ChannelId, Config, Hub, News, Streams};
+use channel::{Config, Hub, News, Streams};
 use libfuzzer_sys::fuzz_target;
-use std::net::IpAddr;
+use scene::{Scene, WINDOW};
 
-const WINDOW: u64 = 10_000;
 const SOCKETS: u32 = 16;
 
 /// A caller with no bytes of its own, that looks at where bytes are put.
@@ -45,30 +47,6 @@ fn measure(pieces: &[&[u8]]) -> (usize, usize) {
     (frames, bodies)
 }
 
-/// The handshake of an honest service.
-fn greet(hub: &mut Hub, caller: &mut Caller) {
-    let channel = ChannelId(1);
-    hub.accepted(Instant::ZERO, channel, IpAddr::from([10, 0, 0, 2]), true);
-    let ask = Hello {
-        least: 1,
-        most: 1,
-        class: Class::Throughput,
-        is_join: false,
-        features: 0,
-        largest_frame: 61_440,
-        sockets_max: SOCKETS,
-        epoch: 1,
-        session: 7,
-        nonce: [7; 16],
-    };
-    hub.received(Instant::ZERO, channel, &ask.encode(Step::Ask, &[0; 32]), caller);
-    let mut room = [0; 512];
-    let len = hub.transmit(Instant::ZERO, channel, &mut room, caller);
-    let answer = Hello::parse(&room[16..len]).expect("an answer");
-    let proof = Key::of_secret(None).of_session(7).prove(Purpose::Confirm, &ask, &answer);
-    hub.received(Instant::ZERO, channel, &ask.encode(Step::Confirm, &proof), caller);
-}
-
 fuzz_target!(|data: &[u8]| {
     // The first byte says where the others are cut, and what the caller does between the pieces.
     let Some((first, bytes)) = data.split_first() else { return };
@@ -77,15 +55,13 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(measure(&[bytes]), measure(&pieces));
 
     let mut caller = Caller;
-    let mut hub = Hub::new(Config { sockets_max: SOCKETS, ..Config::new([1; 32], 1) });
-    if first & 1 == 1 {
-        greet(&mut hub, &mut caller);
-    } else {
-        hub.accepted(Instant::ZERO, ChannelId(1), IpAddr::from([10, 0, 0, 2]), true);
-    }
+    let mut scene = Scene::new(None);
+    scene.hub = Hub::new(Config { sockets_max: SOCKETS, ..Config::new([1; 32], 1) });
+    let channel = if first & 1 == 1 { scene.greet(None) } else { scene.channel() };
+    let mut hub = scene.hub;
     let mut now = Instant::ZERO;
     for piece in pieces {
-        hub.received(now, ChannelId(1), piece, &mut caller);
+        hub.received(now, channel, piece, &mut caller);
         while let Some((id, event)) = hub.poll_event(now) {
             let Some(session) = hub.session(id) else { continue };
             session.check().expect("invariants");
@@ -97,7 +73,7 @@ fuzz_target!(|data: &[u8]| {
             }
         }
         let mut room = [0; 4_096];
-        while hub.transmit(now, ChannelId(1), &mut room, &mut caller) > 0 {}
+        while hub.transmit(now, channel, &mut room, &mut caller) > 0 {}
         now = now.plus(Duration::from_secs(6));
         hub.tick(now);
         let census = hub.census();

@@ -49,8 +49,6 @@ pub(crate) struct Channel {
     pub unsent: usize,
     /// Bytes placed here that the peer's sockets have not confirmed.
     pub unconfirmed: u64,
-    pub bytes_sent: u64,
-    pub bytes_received: u64,
     heard_at: Instant,
     /// The number of the PING that has no PONG yet.
     pinged: Option<u64>,
@@ -75,8 +73,6 @@ impl Channel {
             waiting: VecDeque::new(),
             unsent: 0,
             unconfirmed: 0,
-            bytes_sent: 0,
-            bytes_received: 0,
             heard_at: now,
             pinged: None,
             owes_ping: false,
@@ -124,9 +120,8 @@ impl Channel {
         }
     }
 
-    pub fn heard(&mut self, now: Instant, bytes: usize) {
+    pub fn heard(&mut self, now: Instant) {
         self.heard_at = now;
-        self.bytes_received += bytes as u64;
     }
 
     /// When the channel must be looked at.

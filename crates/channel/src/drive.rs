@@ -8,7 +8,7 @@ use crate::streams::Streams;
 use crate::transport::{ChannelId, Gone, Transport};
 
 /// Bytes taken from one channel before the next is served: about four frames.
-pub const TURN: usize = 256 << 10;
+const TURN: usize = 256 << 10;
 
 /// Makes the channels that sessions need, takes in what has come over `channels`, sends what there is, and destroys what is over. Returns
 /// true when some channel may have more to do at once. Events remain to be polled.

@@ -62,6 +62,15 @@ pub enum Goaway {
     Repeat = 4,
 }
 
+impl Goaway {
+    /// What the argument of a GOAWAY frame says.
+    #[must_use]
+    pub(crate) fn parse(argument: u64) -> Option<Self> {
+        let known = [Self::Channel, Self::ChannelAnswer, Self::Session, Self::SessionAnswer, Self::Repeat];
+        known.into_iter().find(|goaway| *goaway as u64 == argument)
+    }
+}
+
 impl Kind {
     /// The type of that number.
     #[must_use]

@@ -12,7 +12,7 @@ use core::net::IpAddr;
 
 use base::Instant;
 
-use crate::deframer::Deframer;
+use crate::deframer::{Deframer, Item};
 use crate::frame::{HEADER_LEN, Header, Kind};
 use crate::hello::{Agreed, Hello, LEN, Step};
 use crate::limits::GREETING_TIME;
@@ -103,8 +103,22 @@ impl Greeting {
         self.wait = Wait::End;
     }
 
-    /// Takes in a frame.
-    pub fn hear(&mut self, header: &Header, body: &[u8]) -> Result<Heard, Violation> {
+    /// Takes in the next frame from the beginning of `input`. `None`: all of `input` is taken, and no frame is whole. DATA has no place in a
+    /// handshake.
+    pub fn next(&mut self, input: &mut &[u8]) -> Result<Option<Heard>, Violation> {
+        // The de-framer is taken out, because what it finds borrows it.
+        let mut deframer = core::mem::take(&mut self.deframer);
+        let heard = match deframer.next(input) {
+            Ok(Some(Item::Control { header, body })) => self.hear(&header, body).map(Some),
+            Ok(Some(Item::Data { .. })) => Err(Violation::Unexpected(Kind::Data)),
+            Ok(None) => Ok(None),
+            Err(violation) => Err(violation),
+        };
+        self.deframer = deframer;
+        heard
+    }
+
+    fn hear(&mut self, header: &Header, body: &[u8]) -> Result<Heard, Violation> {
         if header.kind == Kind::Refused && header.socket == 0 && !matches!(self.wait, Wait::Ask | Wait::End) {
             return Ok(Heard::Refused(Refusal::of(header.argument)));
         }

@@ -11,13 +11,13 @@ use crate::limits::{FRAME_MAX, FRAME_MAX_LEAST};
 use crate::violation::{Refusal, Violation};
 
 /// Bytes of the body in this version.
-pub const LEN: usize = 96;
+pub(crate) const LEN: usize = 96;
 /// Bytes of the body that the proofs cover: all but the proof.
-pub const PROVED_LEN: usize = 64;
+pub(crate) const PROVED_LEN: usize = 64;
 /// The version of the protocol that this crate speaks.
-pub const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 1;
 /// Features that this version knows: none yet. Both sides use those that both name.
-pub const FEATURES: u64 = 0;
+pub(crate) const FEATURES: u64 = 0;
 const MAGIC: u32 = u32::from_le_bytes(*b"TpCh");
 
 /// The step of the handshake, the argument of a HELLO frame.
@@ -83,7 +83,7 @@ pub struct Hello {
 
 /// What holds in a session after the handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Agreed {
+pub(crate) struct Agreed {
     /// The version of the protocol.
     pub version: u8,
     /// The features that both sides have.
@@ -110,7 +110,7 @@ impl Hello {
 
     /// The bytes that the proofs cover.
     #[must_use]
-    pub fn proved(&self) -> [u8; PROVED_LEN] {
+    pub(crate) fn proved(&self) -> [u8; PROVED_LEN] {
         let mut body = [0; PROVED_LEN];
         body[..4].copy_from_slice(&MAGIC.to_le_bytes());
         body[4..8].copy_from_slice(&[self.least, self.most, self.class as u8, u8::from(self.is_join)]);
@@ -155,7 +155,7 @@ impl Hello {
 
     /// The proof in the body of a HELLO frame.
     #[must_use]
-    pub fn proof_in(body: &[u8]) -> [u8; 32] {
+    pub(crate) fn proof_in(body: &[u8]) -> [u8; 32] {
         field(body, PROVED_LEN)
     }
 
@@ -163,7 +163,7 @@ impl Hello {
     ///
     /// # Errors
     /// [`Refusal::Version`] when they have no version in common, which includes a peer that names version 0.
-    pub fn agree(&self, own: &Self) -> Result<Agreed, Refusal> {
+    pub(crate) fn agree(&self, own: &Self) -> Result<Agreed, Refusal> {
         let version = self.most.min(own.most);
         if !(1 <= self.least && self.least <= self.most && version >= self.least.max(own.least)) {
             return Err(Refusal::Version);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use base::Instant;
 
-use crate::frame::Header;
+use crate::frame::field;
 use crate::greeting::Greeting;
 use crate::hello::{Class, FEATURES, Hello, VERSION};
 use crate::lane::Lane;
@@ -19,7 +19,7 @@ use crate::scheduler::Policy;
 use crate::session::{Ended, Event, Session, Settings};
 use crate::streams::Streams;
 use crate::transport::ChannelId;
-use crate::violation::{Refusal, Violation};
+use crate::violation::Refusal;
 
 /// The identifier of a session, the same at both services.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -85,17 +85,6 @@ pub struct Over {
     pub peer: IpAddr,
     /// Why the session is over.
     pub why: Ended,
-}
-
-/// The other side of a session.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Peer {
-    /// The address of the other service, and so of every virtual socket of the session.
-    pub address: IpAddr,
-    /// The class of the session's sockets.
-    pub class: Class,
-    /// The lane, at the side that opened the session.
-    pub lane: Option<Lane>,
 }
 
 /// How much a hub keeps: for limits, reports and the check that nothing is left.
@@ -201,7 +190,7 @@ impl Hub {
         if self.sessions.len() >= self.config.sessions_max {
             return Err(Refusal::Full);
         }
-        let id = u128::from_le_bytes(self.random()[0]);
+        let id = u128::from_le_bytes(self.random());
         self.add(now, id, lane.peer, lane.class, Some(lane));
         self.by_lane.insert(lane, id);
         Ok(SessionId(id))
@@ -213,14 +202,10 @@ impl Hub {
         self.sessions.get_mut(&id.0).map(|entry| &mut entry.session)
     }
 
-    /// What the service knows of a session's other side.
+    /// The address of a session's other service, and so of the peer of each virtual socket of that session.
     #[must_use]
-    pub fn peer(&self, id: SessionId) -> Option<Peer> {
-        self.sessions.get(&id.0).map(|entry| Peer {
-            address: entry.peer,
-            class: entry.class,
-            lane: entry.lane,
-        })
+    pub fn peer(&self, id: SessionId) -> Option<IpAddr> {
+        self.sessions.get(&id.0).map(|entry| entry.peer)
     }
 
     /// Opens no more sessions and sockets; what there is ends by itself.
@@ -353,7 +338,7 @@ impl Hub {
 
     /// The channel that a session needs is being made.
     pub fn created(&mut self, now: Instant, session: SessionId, channel: ChannelId) {
-        let nonce = self.random()[0];
+        let nonce = self.random();
         let Some(entry) = self.sessions.get(&session.0) else { return self.doomed.push_back(channel) };
         let is_join = entry.session.is_heard();
         let ask = Hello { is_join, session: session.0, nonce, ..self.hello(entry.class) };
@@ -437,11 +422,10 @@ impl Hub {
         }
     }
 
-    /// Two times sixteen bytes that no peer can guess.
-    fn random(&mut self) -> [[u8; 16]; 2] {
+    /// Sixteen bytes that no peer can guess.
+    fn random(&mut self) -> [u8; 16] {
         self.random_number += 1;
-        let bytes = self.random.random(self.random_number);
-        [crate::frame::field(&bytes, 0), crate::frame::field(&bytes, 16)]
+        field(&self.random.random(self.random_number), 0)
     }
 
     fn add(&mut self, now: Instant, id: u128, peer: IpAddr, class: Class, lane: Option<Lane>) {
@@ -490,18 +474,3 @@ pub struct Wanted {
     /// The service to connect to.
     pub peer: IpAddr,
 }
-
-/// A frame of a handshake, copied out of the de-framer that belongs to it.
-struct Frame {
-    header: Header,
-    body: [u8; crate::limits::CONTROL_MAX],
-}
-
-impl Frame {
-    fn body(&self) -> &[u8] {
-        &self.body[..self.header.length as usize]
-    }
-}
-
-/// How the bytes of a handshake go on.
-type Taken = Result<Option<Frame>, Violation>;

@@ -11,7 +11,7 @@ use crate::frame::{HEADER_LEN, Header, Kind, field};
 use crate::violation::Violation;
 
 /// Bytes of the body in this version.
-pub const LEN: usize = 24;
+pub(crate) const LEN: usize = 24;
 
 /// The bit for a socket with TCP_NODELAY.
 pub const NODELAY: u8 = 1;

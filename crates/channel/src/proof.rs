@@ -43,7 +43,7 @@ impl Key {
 
     /// True when `proof` is the value for that purpose; takes the same time for every wrong value.
     #[must_use]
-    pub fn is_proved(&self, purpose: Purpose, ask: &Hello, answer: &Hello, proof: &[u8; 32]) -> bool {
+    pub(crate) fn is_proved(&self, purpose: Purpose, ask: &Hello, answer: &Hello, proof: &[u8; 32]) -> bool {
         self.over(purpose, ask, answer).verify_slice(proof).is_ok()
     }
 
@@ -58,7 +58,7 @@ impl Key {
 
     /// Bytes that only a holder of this key knows, another 32 for each `number`. A service makes its nonces so, from one random seed.
     #[must_use]
-    pub fn random(&self, number: u64) -> [u8; 32] {
+    pub(crate) fn random(&self, number: u64) -> [u8; 32] {
         let mut mac = self.mac();
         mac.update(b"nonce");
         mac.update(&number.to_le_bytes());

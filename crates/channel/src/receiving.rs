@@ -123,7 +123,7 @@ impl Receiving {
         let widened = self.edge - self.told_edge;
         let is_short = widened > 0 && (widened >= u64::from(FRAME_MAX) || left <= whole / 2);
         match unconfirmed {
-            _ if self.end.is_some() && self.is_over() && unconfirmed > 0 => Tell::Now,
+            _ if self.is_over() && unconfirmed > 0 => Tell::Now,
             // Behind a FIN only the credit up to the end is of use.
             _ if is_short && self.end.is_none_or(|end| self.told_edge < end) => Tell::Now,
             ACK_AT_ONCE.. => Tell::Now,

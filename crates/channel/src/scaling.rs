@@ -1,13 +1,11 @@
-//! How many channels a session should have, from the load of its channels' cores (CHANNELS 2.2). No clock: the caller asks once a tick.
+//! How many channels a session should have, from the load of its channels' cores (CHANNELS 2.2). No clock: the caller asks once a tick of
+//! 10 ms.
 //!
 //! k channels take k fair shares of a bottleneck. So a session never gets a further channel while the network limits it, only while its
 //! core does.
 
 use crate::limits::CHANNELS_MAX;
-use base::Duration;
 
-/// Time between two questions.
-pub const TICK: Duration = Duration::from_ms(10);
 /// Busy share, per thousand, above which a core counts as full.
 const BUSY: u32 = 900;
 /// Busy share, per thousand, below which a core counts as free.

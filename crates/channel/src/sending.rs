@@ -22,7 +22,7 @@ pub struct Sending {
     /// True: `head` is final.
     pub is_finished: bool,
     /// True: the peer's socket has the end of the stream, too.
-    pub is_end_acked: bool,
+    is_end_acked: bool,
     runs: Runs,
 }
 
@@ -55,9 +55,9 @@ impl Sending {
         self.placed = self.placed.max(chunk.end);
     }
 
-    /// That channel has died. True: bytes must go again.
-    pub fn lose(&mut self, on: Number) -> bool {
-        self.runs.lose(on)
+    /// That channel has died: what it carried must go again.
+    pub fn lose(&mut self, on: Number) {
+        self.runs.lose(on);
     }
 
     /// Takes in the peer's confirmation of all before `acked`, and its credit up to `edge`. Older values than the known ones change nothing:

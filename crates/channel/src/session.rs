@@ -25,7 +25,6 @@ use base::{Duration, Instant};
 
 use crate::channel::{Channel, free};
 use crate::deframer::Deframer;
-use crate::frame::Goaway;
 use crate::hello::Agreed;
 use crate::limits::{CHANNELS_MAX, JOINS_A_SECOND, RECONNECT_TIME, RETRY_MIN, WINDOW_MAX};
 use crate::open::Open;
@@ -45,35 +44,12 @@ pub const ECONNREFUSED: u32 = 111;
 /// What a session has done, for reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// Bytes of streams given to channels, those given again included.
-    pub bytes_sent: u64,
     /// Bytes of streams given to channels again after another channel died.
     pub bytes_again: u64,
     /// Bytes of streams that had come before.
     pub bytes_twice: u64,
     /// Channels that died before their end was agreed.
     pub channels_lost: u64,
-    /// Virtual sockets that either side has opened.
-    pub opened: u64,
-}
-
-/// The state of one virtual socket, in bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SocketState {
-    /// The identifier in the session.
-    pub socket: u32,
-    /// The caller's name of the socket.
-    pub tag: u64,
-    /// Written by the application and on no channel yet.
-    pub unplaced: u64,
-    /// On channels, and not confirmed by the peer's socket.
-    pub unconfirmed: u64,
-    /// What the peer lets this side send beyond that.
-    pub credit: u64,
-    /// Received in order, from the beginning of the stream.
-    pub received: u64,
-    /// What this side lets the peer send beyond that.
-    pub given: u64,
 }
 
 /// An answer about a socket that is gone; a later one in this list says more.
@@ -96,6 +72,13 @@ struct Draining {
     has_answered: bool,
     /// The peer has no sockets any more.
     was_answered: bool,
+}
+
+impl Draining {
+    /// True when one side wants the session to end.
+    fn has_begun(&self) -> bool {
+        self.is_ours || self.is_peers
+    }
 }
 
 /// What a session is made with.
@@ -151,7 +134,7 @@ pub struct Session {
     /// When to repeat what has no answer, because the peer has asked for it; and the earliest time to do so.
     repeat_at: Instant,
     repeat_from: Instant,
-    scheduler: Box<dyn Scheduler>,
+    scheduler: Scheduler,
     states: Vec<ChannelState>,
     doomed: VecDeque<ChannelId>,
     counters: Counters,
@@ -193,7 +176,7 @@ impl Session {
             owes_repeat: false,
             repeat_at: Instant::NEVER,
             repeat_from: now,
-            scheduler: settings.policy.scheduler(),
+            scheduler: Scheduler::new(settings.policy),
             states: Vec::with_capacity(CHANNELS_MAX),
             doomed: VecDeque::new(),
             counters: Counters::default(),
@@ -205,7 +188,7 @@ impl Session {
     /// # Errors
     /// [`OpenError`] says what to do instead.
     pub fn open(&mut self, tag: u64, open: Open, window: u64) -> Result<u32, OpenError> {
-        if self.ended.is_some() || self.draining.is_ours || self.draining.is_peers {
+        if self.ended.is_some() || self.draining.has_begun() {
             return Err(OpenError::Ending);
         }
         let most = self.agreed.map_or(self.settings.sockets_max, |agreed| agreed.sockets_max);
@@ -217,7 +200,6 @@ impl Session {
         let place = self.sockets.add(id, Stage::Opening, open, window.min(WINDOW_MAX));
         self.sockets.at(place).tag = tag;
         self.opens.push_back(id);
-        self.counters.opened += 1;
         Ok(id)
     }
 
@@ -304,7 +286,7 @@ impl Session {
     }
 
     /// Opens and accepts no more sockets; the session ends after those it has.
-    pub fn drain(&mut self, now: Instant) {
+    pub(crate) fn drain(&mut self, now: Instant) {
         if !self.draining.is_ours {
             (self.draining.is_ours, self.draining.owes_ask) = (true, true);
             self.idle_since = now;
@@ -312,15 +294,14 @@ impl Session {
     }
 
     /// Ends the session and resets its sockets at once.
-    pub fn end(&mut self, now: Instant, why: Ended) {
+    pub(crate) fn end(&mut self, now: Instant, why: Ended) {
         if self.ended.is_some() {
             return;
         }
         // When one side wanted to end the session, and nothing is left of it, it does not matter how the other side went.
-        let wants_end = self.draining.is_peers || self.draining.is_ours;
         let is_over = |stage| matches!(stage, Stage::Gone | Stage::Refusing(_) | Stage::Resetting(_));
         let is_empty = self.sockets.iter().all(|socket| is_over(socket.stage));
-        let is_drained = wants_end && is_empty && !matches!(why, Ended::Violation(_));
+        let is_drained = self.draining.has_begun() && is_empty && !matches!(why, Ended::Violation(_));
         self.ended = Some(if is_drained { Ended::Drained } else { why });
         self.doomed.extend(self.channels.drain(..).map(|channel| channel.id));
         self.late.clear();
@@ -421,16 +402,13 @@ impl Session {
 
     /// True when new virtual sockets may be opened, as far as the session's end is concerned.
     #[must_use]
-    pub fn may_open(&self) -> bool {
-        self.ended.is_none()
-            && !self.draining.is_ours
-            && !self.draining.is_peers
-            && self.own_next < u32::MAX - 1
+    pub(crate) fn may_open(&self) -> bool {
+        self.ended.is_none() && !self.draining.has_begun() && self.own_next < u32::MAX - 1
     }
 
     /// What the two services have agreed on; `None` before the first channel.
     #[must_use]
-    pub fn agreed(&self) -> Option<&Agreed> {
+    pub(crate) fn agreed(&self) -> Option<&Agreed> {
         self.agreed.as_ref()
     }
 
@@ -445,29 +423,10 @@ impl Session {
         self.channels.iter().map(Channel::state)
     }
 
-    /// The state of each virtual socket, for reports.
-    pub fn socket_states(&self) -> impl Iterator<Item = SocketState> {
-        self.sockets.iter().map(|socket| SocketState {
-            socket: socket.id,
-            tag: socket.tag,
-            unplaced: socket.sending.head - socket.sending.placed,
-            unconfirmed: socket.sending.placed - socket.sending.acked,
-            credit: socket.sending.edge.saturating_sub(socket.sending.placed),
-            received: socket.receiving.next,
-            given: socket.receiving.edge - socket.receiving.next,
-        })
-    }
-
     /// What the session has done.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
-    }
-
-    /// The name of the policy that places chunks.
-    #[must_use]
-    pub fn policy(&self) -> &'static str {
-        self.scheduler.name()
     }
 
     /// Checks what must hold between two calls.
@@ -580,15 +539,5 @@ impl Session {
         if socket.stage == Stage::Live && socket.is_over() {
             self.over(place, End::Closed);
         }
-    }
-}
-
-/// The value of a GOAWAY that concerns the session, not the channel.
-fn session_goaway(argument: u64) -> Option<Goaway> {
-    match argument {
-        _ if argument == Goaway::Session as u64 => Some(Goaway::Session),
-        _ if argument == Goaway::SessionAnswer as u64 => Some(Goaway::SessionAnswer),
-        _ if argument == Goaway::Repeat as u64 => Some(Goaway::Repeat),
-        _ => None,
     }
 }

@@ -2,34 +2,13 @@
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on panics.
 
+#[path = "../../fastpath/tests/counting/mod.rs"]
+mod counting;
+
 use base::{Duration, Instant};
 use channel::open::Open;
 use channel::{ChannelId, Class, Config, Hub, Lane, News, SessionId, Sharing, Streams};
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-struct Counting;
-
-static ARMED: AtomicBool = AtomicBool::new(false);
-static COUNT: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: hands every call to the system allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.fetch_add(u64::from(ARMED.load(Ordering::Relaxed)), Ordering::Relaxed);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        COUNT.fetch_add(u64::from(ARMED.load(Ordering::Relaxed)), Ordering::Relaxed);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const SOCKETS: usize = 64;
 const CHANNELS: u32 = 2;
@@ -132,7 +111,7 @@ fn a_million_frames_allocate_nothing() {
     let mut frames = 0;
     for round in 0..10_000 {
         // The tables reach their sizes in the first rounds.
-        ARMED.store(round >= 100, Ordering::Relaxed);
+        counting::arm(round >= 100);
         if b.accepted == SOCKETS {
             a.write(id);
             b.write(id);
@@ -144,9 +123,9 @@ fn a_million_frames_allocate_nothing() {
         a.hub.tick(now);
         b.hub.tick(now);
     }
-    ARMED.store(false, Ordering::Relaxed);
+    counting::arm(false);
     assert!(frames > 1_000_000);
     let behind = a.sockets.heads[0] - b.sockets.readable[0];
     assert!(behind <= 2 * MESSAGE && b.sockets.bytes > 30_000_000, "{behind} bytes behind");
-    assert_eq!(COUNT.load(Ordering::Relaxed), 0);
+    assert_eq!(counting::count(), 0);
 }

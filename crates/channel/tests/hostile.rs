@@ -150,10 +150,8 @@ fn versions_zero_and_255_are_refused_and_what_is_no_hello_is_dropped() {
         [(0, 0, true), (0, 255, true), (255, 255, true), (2, 1, true), (1, 255, false)]
     {
         let mut scene = Scene::new(None);
-        let channel = scene.channel();
         let hello = Hello { least, most, ..scene.hello() };
-        scene.send(channel, &hello.encode(Step::Ask, &[0; 32]));
-        let reply = scene.reply(channel);
+        let (_, reply) = scene.ask(&hello);
         assert_eq!(reply == bare(Kind::Refused, 0, Refusal::Version as u64), refused, "{least} to {most}");
     }
     for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &bare(Kind::Ping, 0, 0), &open(1)] {
@@ -170,10 +168,9 @@ fn a_replayed_handshake_proves_nothing() {
     let secret = Some(&b"secret"[..]);
     let mut scene = Scene::new(secret);
     scene.session = 5;
-    let channel = scene.channel();
     let ask = scene.hello();
-    scene.send(channel, &ask.encode(Step::Ask, &[0; 32]));
-    let answer = Hello::parse(&scene.reply(channel)[16..]).unwrap();
+    let (channel, answer) = scene.ask(&ask);
+    let answer = Hello::parse(&answer[16..]).unwrap();
     let proof = Key::of_secret(secret).of_session(5).prove(Purpose::Confirm, &ask, &answer);
     scene.send(channel, &ask.encode(Step::Confirm, &proof));
     assert_eq!(scene.hub.census().sessions, 1);
@@ -182,9 +179,7 @@ fn a_replayed_handshake_proves_nothing() {
     scene.now = scene.now.plus(Duration::from_secs(11));
     scene.hub.tick(scene.now);
     assert_eq!(scene.hub.poll_event(scene.now), None);
-    let channel = scene.channel();
-    scene.send(channel, &ask.encode(Step::Ask, &[0; 32]));
-    scene.reply(channel);
+    let (channel, _) = scene.ask(&ask);
     scene.send(channel, &ask.encode(Step::Confirm, &proof));
     assert_eq!(scene.reply(channel), bare(Kind::Refused, 0, Refusal::Secret as u64));
     assert_eq!(scene.hub.census().sessions, 0);
@@ -196,19 +191,16 @@ fn a_stranger_cannot_join_a_session() {
     scene.greet(Some(b"secret"));
     // It has seen the identifier of the session on the wire, and does not know the secret.
     for is_join in [true, false] {
-        let channel = scene.channel();
         let ask = Hello { is_join, ..scene.hello() };
-        scene.send(channel, &ask.encode(Step::Ask, &[0; 32]));
-        let answer = Hello::parse(&scene.reply(channel)[16..]).unwrap();
+        let (channel, answer) = scene.ask(&ask);
+        let answer = Hello::parse(&answer[16..]).unwrap();
         let proof = Key::of_secret(None).of_session(scene.session).prove(Purpose::Confirm, &ask, &answer);
         scene.send(channel, &ask.encode(Step::Confirm, &proof));
         assert_eq!(scene.reply(channel), bare(Kind::Refused, 0, Refusal::Secret as u64));
     }
     // It speaks for another start of the peer's service, or knows no session.
     for ask in [Hello { epoch: 2, ..scene.hello() }, Hello { session: 77, is_join: true, ..scene.hello() }] {
-        let channel = scene.channel();
-        scene.send(channel, &ask.encode(Step::Ask, &[0; 32]));
-        assert_eq!(scene.reply(channel), bare(Kind::Refused, 0, Refusal::UnknownSession as u64));
+        assert_eq!(scene.ask(&ask).1, bare(Kind::Refused, 0, Refusal::UnknownSession as u64));
     }
     assert_eq!(scene.hub.census().channels, 1);
 }
@@ -224,10 +216,8 @@ fn two_services_with_one_address_do_not_end_each_others_sessions_for_ever() {
     assert_eq!(scene.hub.poll_destroy(), Some(old));
     scene.epoch = 10;
     scene.session += 1;
-    let channel = scene.channel();
     let ask = scene.hello();
-    scene.send(channel, &ask.encode(Step::Ask, &[0; 32]));
-    assert_eq!(scene.reply(channel), bare(Kind::Refused, 0, Refusal::OldEpoch as u64));
+    assert_eq!(scene.ask(&ask).1, bare(Kind::Refused, 0, Refusal::OldEpoch as u64));
     assert_eq!((scene.why(), scene.hub.census().sessions), (None, 1));
 }
 
@@ -266,9 +256,8 @@ fn channels_that_join_and_die_again_are_bounded_in_time() {
         scene.now = scene.now.plus(Duration::from_ms(1));
         scene.hub.gone(scene.now, channel);
     }
-    let (channel, ask) = (scene.channel(), scene.hello().encode(Step::Ask, &[0; 32]));
-    scene.send(channel, &ask);
-    assert_eq!(scene.reply(channel), bare(Kind::Refused, 0, Refusal::Full as u64));
+    let ask = scene.hello();
+    assert_eq!(scene.ask(&ask).1, bare(Kind::Refused, 0, Refusal::Full as u64));
     scene.now = scene.now.plus(Duration::from_secs(1));
     scene.session = 0;
     scene.greet(None);
@@ -282,9 +271,8 @@ fn one_peer_cannot_have_all_sessions() {
         scene.greet(None);
     }
     scene.session += 1;
-    let (channel, ask) = (scene.channel(), scene.hello());
-    scene.send(channel, &ask.encode(Step::Ask, &[0; 32]));
-    assert_eq!(scene.reply(channel), bare(Kind::Refused, 0, Refusal::Full as u64));
+    let ask = scene.hello();
+    assert_eq!(scene.ask(&ask).1, bare(Kind::Refused, 0, Refusal::Full as u64));
     assert_eq!(scene.hub.census().sessions, SESSIONS_OF_PEER);
 }
 

@@ -6,6 +6,8 @@
 use base::{Duration, Instant};
 use channel::frame::{Goaway, Header, Kind};
 use channel::open::Open;
+use channel::session::Ended;
+use channel::violation::Violation;
 use channel::{ChannelId, Class, Config, Event, Hub, Lane, News, SessionId, Sharing, Streams};
 use std::net::IpAddr;
 
@@ -172,4 +174,15 @@ fn a_peer_that_asks_again_and_again_is_heard_every_ten_milliseconds() {
         opens += usize::from(!pair.send(0, FIRST).is_empty());
     }
     assert_eq!(opens, 10);
+}
+
+#[test]
+fn an_unknown_goaway_does_not_answer_ours() {
+    let mut pair = Pair::new();
+    let now = pair.now;
+    pair.hubs[0].session(pair.id).unwrap().want_channels(now, 1);
+    assert!(!pair.send(0, SECOND).is_empty(), "the GOAWAY of the second channel");
+    pair.receive(0, SECOND, &Header::bare(Kind::Goaway, 0, 77).encode());
+    let why = Ended::Violation(Violation::Unexpected(Kind::Goaway));
+    assert_eq!(pair.hubs[0].poll_over().map(|over| over.why), Some(why));
 }

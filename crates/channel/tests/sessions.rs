@@ -39,6 +39,14 @@ fn run_until_open(world: &mut World, host: usize, tag: u64) {
     }
 }
 
+/// A world with a socket from host 0 on which bytes flow.
+fn world_with(plan: Plan) -> (World, u64) {
+    let mut world = world();
+    let tag = world.open(0, Class::Throughput, ACCEPTS, plan).unwrap();
+    run_until_open(&mut world, 0, tag);
+    (world, tag)
+}
+
 fn session(world: &mut World, host: usize) -> (SessionId, &mut Session) {
     let id = world.sides[host].hub.sessions().next().unwrap().0;
     (id, world.sides[host].hub.session(id).unwrap())
@@ -72,6 +80,10 @@ fn classes_and_users_have_channels_of_their_own() {
     assert_eq!(lane(Class::Latency, 9, Sharing::Always), others[2]);
     run_for(&mut world, Duration::from_ms(10));
     assert_eq!(world.sides[1].hub.census().channels, 4, "one for each session");
+    for id in others.into_iter().chain([first]) {
+        let peers = [0, 1].map(|host| world.sides[host].hub.peer(id));
+        assert_eq!(peers, [Some(address(1)), Some(address(0))]);
+    }
 }
 
 #[test]
@@ -99,10 +111,8 @@ fn small_messages_of_many_sockets_share_a_segment() {
 
 #[test]
 fn the_bytes_of_one_socket_go_over_several_channels() {
-    let mut world = world();
     // A window of several rows of chunks.
-    let tag = world.open(0, Class::Throughput, ACCEPTS, plan(20_000_000, 0)).unwrap();
-    run_until_open(&mut world, 0, tag);
+    let (mut world, _) = world_with(plan(20_000_000, 0));
     want_channels(&mut world, 3);
     world.finish();
     let carried: Vec<u64> = world.net.borrow().carried.values().copied().collect();
@@ -142,9 +152,7 @@ fn a_reader_that_stops_holds_neither_the_channel_nor_4095_others() {
 
 #[test]
 fn a_channel_that_ends_in_order_sends_nothing_twice() {
-    let mut world = world();
-    let tag = world.open(0, Class::Throughput, ACCEPTS, plan(3_000_000, 3_000_000)).unwrap();
-    run_until_open(&mut world, 0, tag);
+    let (mut world, _) = world_with(plan(3_000_000, 3_000_000));
     for number in [4, 1, 3, 2] {
         want_channels(&mut world, number);
         assert_eq!(session(&mut world, 0).1.channels().count(), number);
@@ -159,9 +167,7 @@ fn a_channel_that_ends_in_order_sends_nothing_twice() {
 
 #[test]
 fn a_channel_that_dies_has_only_its_own_bytes_go_again() {
-    let mut world = world();
-    let tag = world.open(0, Class::Throughput, ACCEPTS, plan(3_000_000, 0)).unwrap();
-    run_until_open(&mut world, 0, tag);
+    let (mut world, _) = world_with(plan(3_000_000, 0));
     want_channels(&mut world, 3);
     world.net.borrow_mut().kill(false);
     run_for(&mut world, Duration::from_ms(20));
@@ -197,9 +203,7 @@ fn an_idle_channel_is_kept_alive_by_pings() {
 
 #[test]
 fn without_any_channel_sockets_live_for_ten_seconds() {
-    let mut world = world();
-    let tag = world.open(0, Class::Throughput, ACCEPTS, plan(1_000_000, 0)).unwrap();
-    run_until_open(&mut world, 0, tag);
+    let (mut world, tag) = world_with(plan(1_000_000, 0));
     world.net.borrow_mut().weather.is_cut = true;
     world.net.borrow_mut().kill(true);
     run_for(&mut world, Duration::from_ms(RECONNECT_TIME.as_ms() - 100));
@@ -275,9 +279,7 @@ fn a_session_without_sockets_ends_after_a_minute() {
 
 #[test]
 fn a_service_that_shuts_down_lets_its_sockets_finish() {
-    let mut world = world();
-    let tag = world.open(0, Class::Throughput, ACCEPTS, plan(500_000, 500_000)).unwrap();
-    run_until_open(&mut world, 0, tag);
+    let (mut world, tag) = world_with(plan(500_000, 500_000));
     world.sides[1].hub.shut(world.now);
     run_for(&mut world, Duration::from_ms(2));
     world.net.borrow_mut().kill(true);

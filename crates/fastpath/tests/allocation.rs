@@ -2,36 +2,13 @@
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on panics.
 
+mod counting;
 mod harness;
 
 use base::{Duration, Instant};
 use harness::{Host, MAC_A, MAC_B, config, endpoints, install};
 use port::Capabilities;
 use port_memory::{LinkOptions, link};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-struct Counting;
-
-static ARMED: AtomicBool = AtomicBool::new(false);
-static COUNT: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: hands every call to the system allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.fetch_add(u64::from(ARMED.load(Ordering::Relaxed)), Ordering::Relaxed);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        COUNT.fetch_add(u64::from(ARMED.load(Ordering::Relaxed)), Ordering::Relaxed);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn a_million_packets_allocate_nothing() {
@@ -48,10 +25,10 @@ fn a_million_packets_allocate_nothing() {
         a.send(&mut ask, &message[..1 + (rounds % 6000) as usize], 64 << 10);
         b.send(&mut answer, &message[..1 + (rounds * 7 % 3000) as usize], 64 << 10);
         for _ in 0..2 {
-            ARMED.store(true, Ordering::Relaxed);
+            counting::arm(true);
             packets += u64::from(a.core.poll(now, &mut pa).packets);
             packets += u64::from(b.core.poll(now, &mut pb).packets);
-            ARMED.store(false, Ordering::Relaxed);
+            counting::arm(false);
             now = now.plus(Duration::from_us(10));
             // The test's own slow path and applications may allocate.
             a.poll(now, &mut pa);
@@ -61,6 +38,6 @@ fn a_million_packets_allocate_nothing() {
         b.recv(&mut answer, usize::MAX);
         rounds += 1;
     }
-    assert_eq!(COUNT.load(Ordering::Relaxed), 0, "allocations in {packets} packets");
+    assert_eq!(counting::count(), 0, "allocations in {packets} packets");
     assert!(ask.rx_tail > 1_000_000 && answer.rx_tail > 1_000_000);
 }

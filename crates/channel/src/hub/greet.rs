@@ -4,12 +4,10 @@ use core::net::IpAddr;
 
 use base::Instant;
 
-use super::{Frame, Hub, Place, Taken};
-use crate::deframer::{Deframer, Item};
-use crate::frame::Kind;
+use super::{Hub, Place};
 use crate::greeting::Heard;
 use crate::hello::{Agreed, Hello};
-use crate::limits::{CONTROL_MAX, SESSIONS_OF_PEER};
+use crate::limits::SESSIONS_OF_PEER;
 use crate::session::Ended;
 use crate::transport::ChannelId;
 use crate::violation::{Refusal, Violation};
@@ -18,13 +16,9 @@ impl Hub {
     /// Takes the frames of a handshake from the beginning of `input`; leaves what belongs to the session.
     pub(super) fn greet(&mut self, now: Instant, channel: ChannelId, input: &mut &[u8]) {
         while let Some(greeting) = self.greetings.get_mut(&channel) {
-            let frame = match next_frame(&mut greeting.deframer, input) {
-                Ok(Some(frame)) => frame,
+            match greeting.next(input) {
+                Ok(Some(heard)) => self.heard(now, channel, heard),
                 Ok(None) => return,
-                Err(violation) => return self.reject(now, channel, violation),
-            };
-            match greeting.hear(&frame.header, frame.body()) {
-                Ok(heard) => self.heard(now, channel, heard),
                 Err(violation) => return self.reject(now, channel, violation),
             }
         }
@@ -83,7 +77,7 @@ impl Hub {
 
     fn answer(&mut self, channel: ChannelId, ask: Hello) {
         let key = self.secret.of_session(ask.session);
-        let nonce = self.random()[0];
+        let nonce = self.random();
         let answer = Hello { is_join: ask.is_join, session: ask.session, nonce, ..self.hello(ask.class) };
         if let Some(greeting) = self.greetings.get_mut(&channel) {
             greeting.answer(ask, answer, key);
@@ -207,18 +201,5 @@ impl Hub {
             self.not_created(now, super::SessionId(id));
         }
         self.doomed.push_back(channel);
-    }
-}
-
-/// The next whole frame of a handshake. DATA has no place there.
-fn next_frame(deframer: &mut Deframer, input: &mut &[u8]) -> Taken {
-    match deframer.next(input)? {
-        None => Ok(None),
-        Some(Item::Data { .. }) => Err(Violation::Unexpected(Kind::Data)),
-        Some(Item::Control { header, body }) => {
-            let mut copy = [0; CONTROL_MAX];
-            copy[..body.len()].copy_from_slice(body);
-            Ok(Some(Frame { header, body: copy }))
-        }
     }
 }

@@ -20,8 +20,6 @@ pub enum Ended {
     Restarted,
     /// All sockets were closed, and one side wanted to end the session.
     Drained,
-    /// The caller ended it.
-    Aborted,
 }
 
 /// Why a virtual socket cannot be opened.

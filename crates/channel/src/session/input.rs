@@ -2,7 +2,7 @@
 
 use base::Instant;
 
-use super::{ECONNREFUSED, ECONNRESET, Ended, Late, Session, session_goaway};
+use super::{ECONNREFUSED, ECONNRESET, Ended, Late, Session};
 use crate::channel::free;
 use crate::deframer::Item;
 use crate::frame::{Goaway, Header, Kind, field};
@@ -41,7 +41,7 @@ impl Session {
         streams: &mut impl Streams,
     ) {
         let Some(at) = self.position(number) else { return };
-        self.channels[at].heard(now, bytes.len());
+        self.channels[at].heard(now);
         // The de-framer is taken out, because what it finds borrows it.
         let mut deframer = core::mem::take(&mut self.channels[at].deframer);
         let mut input = bytes;
@@ -92,22 +92,7 @@ impl Session {
             Kind::Ping | Kind::Pong | Kind::Goaway if header.socket != 0 => {
                 Err(Violation::UnknownSocket(header.socket))
             }
-            Kind::Goaway => match session_goaway(header.argument) {
-                Some(Goaway::Session) => {
-                    (self.draining.is_peers, self.draining.has_answered) = (true, false);
-                    Ok(())
-                }
-                Some(Goaway::Repeat) => {
-                    self.repeat_at = self.repeat_at.min(now.max(self.repeat_from));
-                    Ok(())
-                }
-                Some(_) if self.draining.is_ours => {
-                    self.draining.was_answered = true;
-                    Ok(())
-                }
-                Some(_) => Err(Violation::Unexpected(Kind::Goaway)),
-                None => self.of_channel(now, number, header),
-            },
+            Kind::Goaway => self.on_goaway(now, number, header),
             Kind::Ping | Kind::Pong => self.of_channel(now, number, header),
             Kind::Refused if header.socket == 0 => {
                 self.end(now, Ended::Refused(Refusal::of(header.argument)));
@@ -120,6 +105,19 @@ impl Session {
             Kind::Reset => self.on_reset(now, header),
             Kind::Credit => self.on_credit(header, u64::from_le_bytes(field(body, 0))),
         }
+    }
+
+    fn on_goaway(&mut self, now: Instant, number: Number, header: &Header) -> Result<(), Violation> {
+        match Goaway::parse(header.argument) {
+            Some(Goaway::Channel | Goaway::ChannelAnswer) => return self.of_channel(now, number, header),
+            Some(Goaway::Session) => {
+                (self.draining.is_peers, self.draining.has_answered) = (true, false);
+            }
+            Some(Goaway::Repeat) => self.repeat_at = self.repeat_at.min(now.max(self.repeat_from)),
+            Some(Goaway::SessionAnswer) if self.draining.is_ours => self.draining.was_answered = true,
+            Some(Goaway::SessionAnswer) | None => return Err(Violation::Unexpected(Kind::Goaway)),
+        }
+        Ok(())
     }
 
     fn of_channel(&mut self, now: Instant, number: Number, header: &Header) -> Result<(), Violation> {
@@ -222,7 +220,6 @@ impl Session {
         }
         let place = self.sockets.add(id, Stage::Arrived, open, 0);
         self.sockets.at(place).sending.edge = header.argument;
-        self.counters.opened += 1;
         self.tell(place, news::INCOMING);
         Ok(())
     }

@@ -71,7 +71,6 @@ impl Session {
             }
             channel.sent_last(last);
         }
-        channel.bytes_sent += room.used as u64;
         room.used
     }
 
@@ -167,7 +166,6 @@ impl Session {
         }
         self.states.clear();
         self.states.extend(self.channels.iter().filter(|c| !c.is_closing()).map(|c| c.state()));
-        let number = self.channels[at].number;
         let most = self.agreed.map_or(FRAME_MAX, |agreed| agreed.largest_frame);
         // Sockets that wait for a channel with room are passed over, each once.
         let mut passed = 0;
@@ -193,14 +191,9 @@ impl Session {
             self.counters.bytes_again += again;
             socket.sending.place(chunk, state.number);
             let waiting = Waiting { place, id: socket.id, start: chunk.start, end: chunk.end };
-            let target = if state.number == number {
-                Some(at)
-            } else {
-                self.channels.iter().position(|c| c.number == state.number)
-            };
-            if let Some(target) = target {
-                self.channels[target].place(waiting, u64::from(most));
-                *state = self.channels[target].state();
+            if let Some(channel) = self.channels.iter_mut().find(|c| c.number == state.number) {
+                channel.place(waiting, u64::from(most));
+                *state = channel.state();
             }
         }
     }
@@ -231,7 +224,6 @@ impl Session {
             room.used += HEADER_LEN + fits;
             chunk.start += fits as u64;
             channel.unsent -= fits;
-            self.counters.bytes_sent += fits as u64;
         }
     }
 }

@@ -60,7 +60,7 @@ pub struct App {
     pub end: usize,
     pub plan: Plan,
     pub is_open: bool,
-    ring: u64,
+    /// Room for bytes that the peer's socket does not have yet, and for those not read.
     window: u64,
     head: u64,
     acked: u64,
@@ -82,7 +82,6 @@ impl App {
             end,
             plan,
             is_open: end == 1,
-            ring: window,
             window,
             head: 0,
             acked: 0,
@@ -116,8 +115,6 @@ impl App {
 pub struct Apps {
     pub all: BTreeMap<u64, App>,
     next: u64,
-    /// Bytes read by applications, and DATA that came twice at the same place ahead.
-    pub bytes_read: u64,
 }
 
 /// What an application asks of its session.
@@ -144,7 +141,7 @@ impl Apps {
             return asks;
         }
         let total = app.plan.totals[app.end];
-        let room = (app.acked + app.ring - app.head).min(total - app.head);
+        let room = (app.acked + app.window - app.head).min(total - app.head);
         if room > 0 {
             app.head += 1 + seed.below(room);
             asks.push(Ask::Written(app.head));
@@ -168,7 +165,6 @@ impl Apps {
             }
             app.read += n;
             app.edge = app.read + app.window;
-            self.bytes_read += n;
             asks.push(Ask::Credit(app.edge));
         }
         asks

@@ -109,13 +109,18 @@ impl Scene {
         }
     }
 
+    /// Begins a handshake over a new channel. The channel, and what the hub answers.
+    pub fn ask(&mut self, ask: &Hello) -> (ChannelId, Vec<u8>) {
+        let channel = self.channel();
+        self.send(channel, &ask.encode(Step::Ask, &[0; 32]));
+        (channel, self.reply(channel))
+    }
+
     /// The handshake of a new session; the channel afterwards.
     pub fn greet(&mut self, secret: Option<&[u8]>) -> ChannelId {
         self.session += 1;
-        let channel = self.channel();
         let (ask, key) = (self.hello(), Key::of_secret(secret).of_session(self.session));
-        self.send(channel, &ask.encode(Step::Ask, &[0; 32]));
-        let answer = self.reply(channel);
+        let (channel, answer) = self.ask(&ask);
         let answer = Hello::parse(&answer[16..]).unwrap();
         let proof = key.prove(Purpose::Confirm, &ask, &answer);
         self.send(channel, &ask.encode(Step::Confirm, &proof));

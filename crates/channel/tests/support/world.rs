@@ -20,8 +20,6 @@ pub struct Side {
     pub apps: Apps,
     pub over: Vec<Over>,
     epoch: u64,
-    /// Applications of before the host's restart, which nothing speaks for any more.
-    pub is_restarted: bool,
 }
 
 pub struct World {
@@ -58,7 +56,6 @@ impl World {
                 apps: Apps::default(),
                 over: Vec::new(),
                 epoch: 100 + host as u64,
-                is_restarted: false,
             }
         };
         let sides = [side(0), side(1)];
@@ -183,7 +180,6 @@ impl World {
         side.apps.all.values_mut().for_each(|app| {
             app.outcome.get_or_insert(Outcome::Reset(0));
         });
-        side.is_restarted = true;
         self.may_end = true;
     }
 
