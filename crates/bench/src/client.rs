@@ -54,6 +54,22 @@ pub struct Load {
     pub pids: Vec<u32>,
 }
 
+impl Load {
+    /// RPCs with a request and a reply of 64 bytes, on each connection when its last one was answered.
+    #[must_use]
+    pub fn echo(seconds: f64, pids: Vec<u32>) -> Self {
+        Self {
+            protocol: Protocol::Echo,
+            shape: Shape { keys: 1, key_bytes: 0, value_bytes: 64 },
+            skew: 0,
+            pace: Pace::Closed,
+            milliseconds: (seconds * 1e3) as u32,
+            seed: 0,
+            pids,
+        }
+    }
+}
+
 /// When requests are sent.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Pace {

@@ -5,8 +5,7 @@
 //! time of the server's process, which the kernel divides into user and system mode; Towpath's threads count their own.
 
 use crate::bars::{self, Bar, Limit, Measure};
-use crate::client::protocol::{Protocol, Shape};
-use crate::client::{self, Load, Pace};
+use crate::client::{self, Load};
 use crate::echo;
 use crate::launch::{Port, Service};
 use crate::peer::{self, Peer};
@@ -30,7 +29,6 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 const CONNECTIONS: u32 = 64;
-const ECHO: Shape = Shape { keys: 1, key_bytes: 0, value_bytes: 64 };
 const UNIT: &str = "cycles";
 /// Cycles of the program itself; all others are the cost of the stack.
 const APPLICATION: &str = "application";
@@ -128,7 +126,7 @@ fn over_tap(options: &Options, samples: &mut Samples) -> anyhow::Result<()> {
 fn sockets(case: &str, place: Place<'_>, options: &Options, samples: &mut Samples) -> anyhow::Result<()> {
     let pair = Pair::start(place)?;
     pair.connect(CONNECTIONS - 1)?;
-    let load = load(options, pair.pids());
+    let load = Load::echo(options.seconds(), pair.pids());
     let forwarder = if let Place::Link(link) = place { link.pids() } else { Vec::new() };
     let rate = Rate::start();
     let before = Used::of(&pair, &forwarder)?;
@@ -167,23 +165,12 @@ fn reflected(options: &Options, samples: &mut Samples) -> anyhow::Result<()> {
     let rate = Rate::start();
     let used = || cpu::process_ns(server.pid()).context("the server is gone");
     let before = used()?;
-    let answer = ask(&ask::Ask::Client(client::Ask::Load(load(options, vec![client.pid(), server.pid()]))))?;
+    let load = Load::echo(options.seconds(), vec![client.pid(), server.pid()]);
+    let answer = ask(&ask::Ask::Client(client::Ask::Load(load)))?;
     let all = (used()? - before) as f64 * rate.ticks_per_ns();
     let asked = *answer.first().context("no answer of the client")?;
     samples.add(TAP, REFLECTOR, STACK, UNIT, all / asked);
     Ok(())
-}
-
-fn load(options: &Options, pids: Vec<u32>) -> Load {
-    Load {
-        protocol: Protocol::Echo,
-        shape: ECHO,
-        skew: 0,
-        pace: Pace::Closed,
-        milliseconds: (options.seconds() * 1e3) as u32,
-        seed: 0,
-        pids,
-    }
 }
 
 /// Processor time in nanoseconds.

@@ -4,8 +4,7 @@
 pub mod server;
 
 use crate::bars::{self, Bar, Limit, Measure};
-use crate::client::protocol::{Protocol, Shape};
-use crate::client::{self, Load, Measured, Pace};
+use crate::client::{self, Load, Measured};
 use crate::launch::{Port, Service, prove};
 use crate::peer::{Peer, own_program};
 use crate::redis::local;
@@ -19,8 +18,6 @@ use std::process::Command;
 
 /// Numbers of connections of the cases.
 const CONNECTIONS: [u32; 3] = [1, 64, 1000];
-/// A request and a reply of 64 bytes.
-const ECHO: Shape = Shape { keys: 1, key_bytes: 0, value_bytes: 64 };
 /// Seconds allowed for the answer to a request.
 const PATIENCE: f64 = 60.0;
 const SERVER: &str = "server's processor time";
@@ -80,15 +77,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
 }
 
 fn load(seconds: f64, server: u32) -> ask::Ask {
-    ask::Ask::Client(client::Ask::Load(Load {
-        protocol: Protocol::Echo,
-        shape: ECHO,
-        skew: 0,
-        pace: Pace::Closed,
-        milliseconds: (seconds * 1e3) as u32,
-        seed: 0,
-        pids: vec![server],
-    }))
+    ask::Ask::Client(client::Ask::Load(Load::echo(seconds, vec![server])))
 }
 
 fn one(service: &Service, server: Server, connections: u32, seconds: f64) -> anyhow::Result<Measured> {

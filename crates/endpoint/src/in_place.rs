@@ -10,6 +10,7 @@
 
 use crate::stream::is_enough_space;
 use crate::{Endpoint, Parts, flags, state};
+use queue::Ring;
 use queue::stream::{Sender, note_consumed, note_produced, readable, wants_space};
 use rustix::io::Errno;
 use shm::half_flags::{FIN, READ_CLOSED, RELEASED};
@@ -25,10 +26,10 @@ pub struct Unread {
     pub pieces: [Piece; 4],
     /// Bytes of all pieces.
     pub total: usize,
-    /// Bytes of the ring that is read first.
+    /// The ring that is read first; `None`: nothing is unread.
+    ring: Option<Ring>,
+    /// Unread bytes of that ring.
     first: usize,
-    /// Size of that ring in bytes.
-    ring_size: u64,
 }
 
 /// Room for bytes to be sent, as pieces of this side's data area in stream order.
@@ -36,7 +37,7 @@ pub struct Unread {
 pub struct Room {
     /// The pieces; the second is empty unless the room wraps around the ring's end.
     pub pieces: [Piece; 2],
-    /// Bytes of both.
+    /// Bytes of both pieces.
     pub total: usize,
 }
 
@@ -49,7 +50,7 @@ pub mod owed {
 }
 
 impl Endpoint {
-    /// The unread bytes.
+    /// Finds the bytes that have come and are not consumed.
     ///
     /// # Errors
     /// ECONNRESET when the peer broke the protocol. An end of the connection is no error here: what came before it can be read.
@@ -63,8 +64,8 @@ impl Endpoint {
         let mut unread = Unread {
             pieces: [a, b, (0, 0), (0, 0)],
             total: first.len,
+            ring: Some(first.ring),
             first: first.len,
-            ring_size: first.ring.size(),
         };
         if first.len < first.total
             && let Some(second) = find(tail + first.len as u64)?
@@ -107,11 +108,10 @@ impl Endpoint {
             self.rest_in_place(peer);
             return owed::SPACE;
         }
-        let free = unread.ring_size.saturating_sub(unread.first.saturating_sub(n) as u64);
-        let is_useful = n >= unread.first || unread.pieces[2].1 > 0;
-        let enough =
-            is_useful || Some(unread.ring_size).is_some_and(|size| free >= size / 4) || !self.mapped.pair;
-        if enough { owed::SPACE } else { 0 }
+        let left = unread.first.saturating_sub(n) as u64;
+        let has_enough = |ring: Ring| is_enough_space(ring.size().saturating_sub(left), ring);
+        let is_useful = n >= unread.first || unread.pieces[2].1 > 0 || unread.ring.is_some_and(has_enough);
+        if is_useful || !self.mapped.pair { owed::SPACE } else { 0 }
     }
 
     /// Everything was read. If the peer has read everything, too, the connection is idle, and its ring is given back.

@@ -3,13 +3,16 @@
 #![allow(clippy::unwrap_used)]
 
 mod common;
+#[path = "../../service/tests/common/thread.rs"]
+mod thread;
 
 use common::library;
-use service::{Options, Service};
+use service::Options;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use thread::serve;
 
 struct Place {
     folder: tempfile::TempDir,
@@ -27,14 +30,7 @@ fn service_with(options: Options) -> Place {
     let control = folder.path().join("service/control.sock");
     let options = Options { control: Some(control.clone()), ..options };
     let config = options.resolve().unwrap();
-    // The thread that opens the service gives up what the service does not need, as starting programs: not the test's own.
-    let (opened, is_open) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        let service = Service::open(config).unwrap();
-        opened.send(()).unwrap();
-        service.run().unwrap();
-    });
-    is_open.recv().expect("the service opens");
+    serve(config);
     Place { folder, control }
 }
 

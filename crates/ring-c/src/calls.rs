@@ -81,8 +81,8 @@ unsafe fn with<R: From<c_int>>(ring: *mut OpenRing, call: impl FnOnce(&mut Inner
     if ring.is_null() {
         return missing().into();
     }
-    // SAFETY: the ring is alive; only this flag is looked at before this thread has the ring.
-    let is_used = unsafe { (*ring).is_used() };
+    // SAFETY: the ring is alive. Only the flag is borrowed: another thread may have the only reference to the other part.
+    let is_used = unsafe { &(*ring).is_used };
     let _turn = match Turn::begin(is_used) {
         Ok(turn) => turn,
         Err(busy) => return busy.into(),
@@ -344,9 +344,13 @@ unsafe extern "C" fn towpath_copy(
     }
     // SAFETY: the caller's promises: `to` may be written for `most` bytes, which need not have values yet.
     unsafe {
-        ptr::write_bytes(to.cast::<u8>(), 0, most.min(isize::MAX as usize));
-        let to = slice::from_raw_parts_mut(to.cast::<u8>(), most.min(isize::MAX as usize));
-        on(ring, handle, |conn| Ok(Count(conn.read()?.copy_to(to) as ssize_t))).0
+        on(ring, handle, |conn| {
+            let mut read = conn.read()?;
+            let n = most.min(read.len());
+            ptr::write_bytes(to.cast::<u8>(), 0, n);
+            Ok(Count(read.copy_to(slice::from_raw_parts_mut(to.cast(), n)) as ssize_t))
+        })
+        .0
     }
 }
 

@@ -16,7 +16,7 @@ pub struct RingWaker(pub(crate) Waker);
 #[derive(Debug)]
 pub struct OpenRing {
     /// A call is under way: a second thread is refused.
-    is_used: AtomicBool,
+    pub(crate) is_used: AtomicBool,
     pub(crate) inner: Inner,
 }
 
@@ -36,11 +36,6 @@ impl OpenRing {
         let inner = Inner { ring, reserved: None, events: Vec::new(), told: 0 };
         Self { is_used: AtomicBool::new(false), inner }
     }
-
-    /// The flag of [`OpenRing::is_used`].
-    pub(crate) const fn is_used(&self) -> &AtomicBool {
-        &self.is_used
-    }
 }
 
 /// Held during a call.
@@ -48,7 +43,7 @@ impl OpenRing {
 pub(crate) struct Turn<'a>(&'a AtomicBool);
 
 impl<'a> Turn<'a> {
-    /// Begins a call.
+    /// Begins a call with the ring of the flag `is_used`.
     ///
     /// # Errors
     /// -EBUSY when another thread is in a call.

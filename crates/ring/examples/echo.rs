@@ -1,7 +1,7 @@
 //! Echoes what it gets: the smallest server on a ring.
 //!
 //! ```text
-//! towpath serve &                                         the service
+//! towpath up --detach                                     the service
 //! echo 127.0.0.1:7007 &                                   this program
 //! towpath run -- nc 127.0.0.1 7007                        an ordinary client
 //! ```

@@ -1,7 +1,7 @@
 //! A store of keys and values that speaks RESP2, the protocol of Redis: PING GET SET DEL INCR EXPIRE MGET INFO.
 //!
 //! ```text
-//! towpath serve &
+//! towpath up --detach
 //! kv 127.0.0.1:6380 &
 //! towpath run -- redis-cli -p 6380 set greeting hello
 //! towpath run -- redis-benchmark -p 6380 -t get,set -P 16
@@ -125,7 +125,7 @@ enum Parsed {
     Whole(usize),
     /// The beginning of one.
     Part,
-    /// No request.
+    /// The bytes are no request of RESP2.
     Wrong(&'static str),
 }
 
@@ -222,7 +222,7 @@ impl Store {
         }
     }
 
-    /// The value of a key whose time is not over.
+    /// The value of a key that has not expired.
     fn find(&self, key: &[u8]) -> Option<&[u8]> {
         let value = self.keys.get(key)?;
         value.end.is_none_or(|end| end > self.now).then_some(&value.bytes)

@@ -6,7 +6,6 @@ use crate::ring::Ring;
 use crate::table::Kept;
 use crate::write::Write;
 use control::Request;
-use endpoint::in_place::Unread;
 use endpoint::{Endpoint, options::Name};
 use rustix::io::Errno;
 use shm::half_flags::FIN;
@@ -282,22 +281,17 @@ impl Ring {
 
     fn release(&mut self, Connection { link, .. }: Connection, hard: bool) {
         self.watches.remove(&link.mapped, link.slot());
-        if self.client.dead.load(std::sync::atomic::Ordering::Relaxed) {
+        if self.service.client.dead.load(std::sync::atomic::Ordering::Relaxed) {
             return;
         }
         // The slot may be lent again as soon as it is released, so the lease is asked first.
         let is_lent = link.mapped.lease.has(link.slot());
-        let is_last = link.release(self.client.holder_bit(), hard);
+        let is_last = link.release(self.service.client.holder_bit(), hard);
         if is_last && is_lent {
             link.mapped.lease.closed(link.slot());
         }
         if is_last && !link.mapped.pair {
-            self.client.say(Request::Closed { region: link.mapped.id, slot: link.slot() });
+            self.service.client.say(Request::Closed { region: link.mapped.id, slot: link.slot() });
         }
     }
-}
-
-/// A piece of what a [`Read`] shows.
-pub(crate) fn pieces(unread: Unread) -> impl Iterator<Item = (usize, usize)> {
-    unread.pieces.into_iter().filter(|(_, len)| *len > 0)
 }

@@ -37,7 +37,7 @@ impl Ring {
     }
 
     fn begin(&self, remote: SocketAddr) -> Result<Endpoint, Error> {
-        let client = &self.client;
+        let client = &self.service.client;
         let plain = address::plain(remote);
         if !is_candidate(client, plain.ip()) {
             return Err(Error::KernelOnly(control::KernelReason::NoPortThere));

@@ -15,7 +15,7 @@ pub struct Counters {
     pub flushes: u64,
     /// Full barriers, one for each flush that publishes.
     pub barriers: u64,
-    /// Connections whose peer was told.
+    /// Times that a peer was told of a connection's news.
     pub bells: u64,
     /// Calls of `wait` and `poll`.
     pub waits: u64,

@@ -9,17 +9,18 @@ use crate::options::ListenOptions;
 use crate::ring::Ring;
 use crate::table::Kept;
 use control::{Reply, Request, Unlisten};
-use rustix::fd::{AsFd, AsRawFd};
+use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
+use session::Client;
 use session::accept;
 use session::accept_queue::{Queue, Rest};
 use session::connect::is_own;
 use session::reserved::Internal;
 use session::sys::address::plain;
-use session::{Client, sys};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Most connections that one look takes from one listener: others get their turn.
 const ACCEPTED_MOST: usize = 64;
@@ -117,15 +118,15 @@ impl Ring {
         token: u64,
     ) -> Result<Handle, Error> {
         self.check()?;
-        let socket = socket_at(&self.client, address, options).map_err(Error::Os)?;
+        let socket = socket_at(&self.service.client, address, options).map_err(Error::Os)?;
         self.context.watch(socket.number()).map_err(Error::Os)?;
-        let queue = announce(&self.client, &socket, options)?;
+        let queue = announce(&self.service.client, &socket, options)?;
         queue.note_awaited();
-        let rest = Rest::new(&queue, &self.client, self.context.number, true);
+        let rest = Rest::new(&queue, &self.service.client, self.context.number, true);
         let family = family_of(address);
         let listening = Listening { queue, rest, socket, family, token, no_delay: options.no_delay };
         let handle = self.table.insert(Kept::Listener(Box::new(listening)));
-        self.listeners.push(self.table.index(handle)?);
+        self.listeners.push(handle.index);
         Ok(handle)
     }
 
@@ -160,11 +161,12 @@ impl Ring {
         let Listening { queue, rest, socket, .. } = listening;
         drop(rest);
         let close = || Request::Unlisten { queue: queue.id, because: Unlisten::Closed };
-        let is_needed = !queue.is_over() && matches!(self.client.ask(close()), Ok((Reply::PortNeeded, _)));
+        let is_needed =
+            !queue.is_over() && matches!(self.service.client.ask(close()), Ok((Reply::PortNeeded, _)));
         drop(socket);
         if is_needed {
             // The port is free in the kernel now: the service holds it. An error: the service is gone.
-            let _ = self.client.ask(close());
+            let _ = self.service.client.ask(close());
         }
     }
 
@@ -186,7 +188,7 @@ impl Ring {
         let Some(listening) = self.table.listener(index).filter(|listening| listening.has_any()) else {
             return false;
         };
-        let (queue, client) = (listening.queue.clone(), self.client.clone());
+        let (queue, client) = (listening.queue.clone(), self.service.client.clone());
         let (family, token, no_delay) = (listening.family, listening.token, listening.no_delay);
         let Some(grant) = queue.accepting().claim(client.application()) else { return false };
         let found = accept::locate(&client, &queue, grant, |region, side| Ok(client.region(region, side)));
@@ -214,13 +216,11 @@ impl Ring {
 
     /// Resets connections that the kernel has made: a ring cannot carry them.
     pub(crate) fn refuse_kernel(&mut self) {
-        const AT_ONCE: libc::linger = libc::linger { l_onoff: 1, l_linger: 0 };
-        for index in self.listeners.clone() {
-            let Some(listening) = self.table.listener(index) else { continue };
+        for index in &self.listeners {
+            let Some(listening) = self.table.listener(*index) else { continue };
             while let Ok(socket) = rustix::net::accept_with(listening.socket.as_fd(), SocketFlags::CLOEXEC) {
-                let linger = [AT_ONCE.l_onoff, AT_ONCE.l_linger].map(i32::to_ne_bytes).concat();
                 // If that fails the peer sees an end instead of a reset.
-                let _ = sys::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, &linger);
+                let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
                 self.counters.kernel_refused += 1;
             }
         }

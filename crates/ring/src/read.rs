@@ -1,11 +1,10 @@
 //! The unread bytes of one connection. Another application may still write bytes that it has sent: such bytes are shown as a slice only after
 //! they were copied, once, so that what was checked is what is used.
 
-use crate::conn::pieces;
 use crate::raw;
 use crate::ring::Ring;
 use endpoint::Endpoint;
-use endpoint::in_place::Unread;
+use endpoint::in_place::{Piece, Unread};
 
 /// The unread bytes of one connection, until this is dropped. Spans and slices of it cannot live longer.
 #[derive(Debug)]
@@ -92,7 +91,6 @@ impl<'a> Read<'a> {
         let Self { ring, index, .. } = self;
         let Ring { table, scratch, counters, .. } = &mut **ring;
         let Some(connection) = table.connection(*index) else { return &[] };
-        let mapped = &connection.link.mapped;
         if n <= first
             && let Some(bytes) = raw::unread(&connection.link, (at, n), self.is_private)
         {
@@ -104,15 +102,7 @@ impl<'a> Read<'a> {
             if scratch.len() < n {
                 scratch.resize(n.next_power_of_two(), 0);
             }
-            let mut done = 0;
-            for (at, len) in pieces(self.unread) {
-                let (from, to) = (self.copied.max(done), n.min(done + len));
-                if from < to {
-                    let into = &mut scratch[from..to];
-                    mapped.region.read(mapped.side.other(), at + (from - done), into);
-                }
-                done += len;
-            }
+            copy(&connection.link, self.unread, self.copied, &mut scratch[self.copied..n]);
             self.copied = n;
         }
         &scratch[..n]
@@ -129,17 +119,8 @@ impl<'a> Read<'a> {
         let n = out.len().min(self.unread.total);
         let copied = self.copied.min(n);
         out[..copied].copy_from_slice(&self.ring.scratch[..copied]);
-        let mut skip = copied;
-        let mut done = copied;
         let Some(connection) = self.ring.table.connection(self.index) else { return 0 };
-        let mapped = &connection.link.mapped;
-        for (at, len) in pieces(self.unread) {
-            let from = skip.min(len);
-            skip -= from;
-            let part = (len - from).min(n - done);
-            mapped.region.read(mapped.side.other(), at + from, &mut out[done..done + part]);
-            done += part;
-        }
+        copy(&connection.link, self.unread, copied, &mut out[copied..n]);
         self.ring.counters.copied += n as u64;
         n
     }
@@ -158,5 +139,24 @@ impl<'a> Read<'a> {
             let owed = connection.link.consume_in_place(&self.unread, n);
             self.ring.owe(self.index, owed);
         }
+    }
+}
+
+/// The pieces of `unread` that have bytes.
+fn pieces(unread: Unread) -> impl Iterator<Item = Piece> {
+    unread.pieces.into_iter().filter(|(_, len)| *len > 0)
+}
+
+/// Fills `out` with the bytes of `unread` that follow its first `skip`; there are so many.
+fn copy(link: &Endpoint, unread: Unread, mut skip: usize, mut out: &mut [u8]) {
+    let mapped = &link.mapped;
+    for (at, len) in pieces(unread) {
+        let from = skip.min(len);
+        skip -= from;
+        let (part, rest) = out.split_at_mut(out.len().min(len - from));
+        if !part.is_empty() {
+            mapped.region.read(mapped.side.other(), at + from, part);
+        }
+        out = rest;
     }
 }

@@ -5,18 +5,18 @@ use crate::counters::Counters;
 use crate::error::Error;
 use crate::event::{Event, Kind};
 use crate::handle::Handle;
+use crate::listen::Listening;
 use crate::news::Watches;
 use crate::service::Service;
 use crate::table::{Kept, Table};
 use crate::timers::Timers;
 use crate::waker::Waker;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use session::host;
 use session::sleeper::Context;
-use session::{Client, host};
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// Most events of one call, if the program has not chosen.
@@ -26,7 +26,6 @@ const EVENTS_MOST: usize = 256;
 #[derive(Debug)]
 pub struct Ring {
     pub(crate) service: Service,
-    pub(crate) client: Arc<Client>,
     pub(crate) context: Arc<Context>,
     pub(crate) table: Table,
     pub(crate) watches: Watches,
@@ -52,17 +51,10 @@ pub struct Ring {
 
 impl Ring {
     pub(crate) fn new(service: Service) -> Result<Self, Error> {
-        let client = service.client.clone();
-        if service.generation != host::generation() {
-            return Err(Error::NotYours);
-        }
-        if client.dead.load(Ordering::Relaxed) {
-            return Err(Error::ServiceGone);
-        }
-        let context = Context::take(&client).map_err(Error::Full)?;
+        service.check()?;
+        let context = Context::take(&service.client).map_err(Error::Full)?;
         let waker = Waker::new(context.clone());
         Ok(Self {
-            client,
             waker,
             watches: Watches::new(&service.client.home),
             service,
@@ -87,13 +79,7 @@ impl Ring {
     /// [`Error::NotYours`], [`Error::ServiceGone`].
     #[inline]
     pub fn check(&self) -> Result<(), Error> {
-        if self.service.generation != host::generation() {
-            return Err(Error::NotYours);
-        }
-        if self.client.dead.load(Ordering::Relaxed) {
-            return Err(Error::ServiceGone);
-        }
-        Ok(())
+        self.service.check()
     }
 
     /// The connection of a handle.
@@ -136,7 +122,7 @@ impl Ring {
     /// Number of connections and listeners that are not closed.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.table.taken().len()
+        self.table.len()
     }
 
     /// True when nothing is open.
@@ -169,21 +155,28 @@ impl Ring {
         let mapped = connection.link.mapped.clone();
         let slot = connection.link.slot();
         let handle = self.table.insert(Kept::Connection(connection));
-        // It cannot be stale.
-        if let Ok(index) = self.table.index(handle) {
-            self.watches.add(&mapped, slot, index, self.context.number);
-            self.enqueue(index);
-        }
+        self.watches.add(&mapped, slot, handle.index, self.context.number);
+        self.enqueue(handle.index);
         handle
     }
 
     /// The connection at `index` may have something to tell.
     pub(crate) fn enqueue(&mut self, index: u32) {
-        if let Some(connection) = self.table.connection(index)
-            && !std::mem::replace(&mut connection.is_due, true)
-        {
-            self.due.push_back(index);
-        }
+        enqueue(&mut self.table, &mut self.due, index);
+    }
+
+    /// The listeners of the ring.
+    pub(crate) fn listening(&self) -> impl Iterator<Item = &Listening> {
+        self.listeners.iter().filter_map(|index| self.table.listener(*index))
+    }
+}
+
+/// Puts the connection at `index` of `table` into `due`, once.
+pub(crate) fn enqueue(table: &mut Table, due: &mut VecDeque<u32>, index: u32) {
+    if let Some(connection) = table.connection(index)
+        && !std::mem::replace(&mut connection.is_due, true)
+    {
+        due.push_back(index);
     }
 }
 
@@ -206,7 +199,7 @@ impl Drop for Ring {
         if self.service.generation != host::generation() {
             // What these hold is the parent's: nothing of it may be closed here.
             let table = std::mem::take(&mut self.table);
-            std::mem::forget((table, self.context.clone(), self.client.clone()));
+            std::mem::forget((table, self.context.clone(), self.service.client.clone()));
             return;
         }
         self.flush();

@@ -90,6 +90,18 @@ impl Service {
         Ok(client)
     }
 
+    /// Whether this process may use the registration, and the service lives.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.generation != host::generation() {
+            return Err(Error::NotYours);
+        }
+        if self.client.dead.load(Ordering::Relaxed) {
+            return Err(Error::ServiceGone);
+        }
+        Ok(())
+    }
+
     /// A new ring, for one thread.
     ///
     /// # Errors

@@ -60,8 +60,8 @@ impl Table {
     }
 
     /// The listener at `index`.
-    pub(crate) fn listener(&mut self, index: u32) -> Option<&mut Listening> {
-        match self.places.get_mut(index as usize) {
+    pub(crate) fn listener(&self, index: u32) -> Option<&Listening> {
+        match self.places.get(index as usize) {
             Some((_, Kept::Listener(listener))) => Some(listener),
             _ => None,
         }
@@ -73,6 +73,11 @@ impl Table {
         place.0 = place.0.wrapping_add(1).max(1);
         self.free.push(index);
         std::mem::replace(&mut place.1, Kept::Free)
+    }
+
+    /// Number of places that are taken.
+    pub(crate) const fn len(&self) -> usize {
+        self.places.len() - self.free.len()
     }
 
     /// The places that are taken.

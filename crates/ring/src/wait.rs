@@ -2,7 +2,8 @@
 
 use crate::error::Error;
 use crate::event::{Event, Kind};
-use crate::ring::Ring;
+use crate::listen::Listening;
+use crate::ring::{Ring, enqueue};
 use endpoint::stream::ready;
 use rustix::io::Errno;
 use shm::half_flags::FIN;
@@ -101,15 +102,11 @@ impl Ring {
     fn collect(&mut self) {
         let Self { watches, table, due, context, .. } = self;
         let is_told = watches.drain(context.number, |index| {
-            if let Some(connection) = table.connection(index)
-                && !std::mem::replace(&mut connection.is_due, true)
-            {
-                due.push_back(index);
-            }
+            enqueue(table, due, index);
         });
         self.busy = self.busy - self.busy / 8 + self.due.len() as u32;
         if is_told {
-            self.client.pump();
+            self.service.client.pump();
         }
     }
 
@@ -177,12 +174,11 @@ impl Ring {
     }
 
     /// True when a look would find something.
-    fn has_news(&mut self) -> bool {
-        if !self.due.is_empty() || self.waker.is_woken() || self.watches.any(self.context.number) {
-            return true;
-        }
-        let Self { listeners, table, .. } = self;
-        listeners.iter().any(|index| table.listener(*index).is_some_and(|listening| listening.has_any()))
+    fn has_news(&self) -> bool {
+        !self.due.is_empty()
+            || self.waker.is_woken()
+            || self.watches.any(self.context.number)
+            || self.listening().any(Listening::has_any)
     }
 
     /// Gives the core away, or sleeps, for `limit` at most. True: a signal came.
@@ -212,9 +208,8 @@ impl Ring {
     }
 
     /// True when some news does not wake the ring.
-    fn is_blind(&mut self) -> bool {
-        let Self { listeners, table, .. } = self;
-        let is_crowded = listeners.iter().any(|index| table.listener(*index).is_some_and(|l| l.is_crowded()));
+    fn is_blind(&self) -> bool {
+        let is_crowded = self.listening().any(Listening::is_crowded);
         is_crowded || self.is_starved || self.watches.is_mute() || self.context.is_deaf()
     }
 
@@ -229,9 +224,8 @@ impl Ring {
     }
 
     /// Spins where that has paid lately. True: there is news.
-    fn spin(&mut self, limit: Option<Duration>) -> bool {
-        let context = self.context.clone();
-        let spin = &context.spin;
+    fn spin(&self, limit: Option<Duration>) -> bool {
+        let spin = &self.context.spin;
         if !spin.pays() {
             return false;
         }
@@ -242,22 +236,15 @@ impl Ring {
         spin.until(limit, || self.has_news(), || Ok(false)).unwrap_or(false)
     }
 
-    fn prepare_sleep(&mut self) -> bool {
+    fn prepare_sleep(&self) -> bool {
         self.context.sleeping.store(true, Ordering::SeqCst);
-        let mut is_quiet = self.watches.prepare_sleep(self.context.number);
-        let Self { listeners, table, .. } = self;
-        for index in listeners {
-            is_quiet &= table.listener(*index).is_none_or(|listening| listening.prepare_sleep());
-        }
-        is_quiet
+        let is_quiet = self.watches.prepare_sleep(self.context.number);
+        self.listening().fold(is_quiet, |is_quiet, listening| listening.prepare_sleep() && is_quiet)
     }
 
-    fn awake(&mut self) {
-        let Self { listeners, table, context, watches, .. } = self;
-        for index in listeners {
-            table.listener(*index).iter().for_each(|listening| listening.take_turn());
-        }
-        context.sleeping.store(false, Ordering::SeqCst);
-        watches.awake(context.number);
+    fn awake(&self) {
+        self.listening().for_each(Listening::take_turn);
+        self.context.sleeping.store(false, Ordering::SeqCst);
+        self.watches.awake(self.context.number);
     }
 }

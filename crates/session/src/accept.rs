@@ -19,13 +19,13 @@ pub const USELESS_MOST: u32 = 4096;
 /// Where the connection of a claimed grant lies.
 #[derive(Debug)]
 pub struct Claimed {
-    /// The region.
+    /// The region in which it lies, as this process sees it.
     pub mapped: Arc<Mapped>,
-    /// The slot of the region.
+    /// Its slot in the region.
     pub slot: u32,
-    /// This end's address.
+    /// The address of this process's end.
     pub local: SocketAddr,
-    /// The other end's address.
+    /// The address of the peer's end.
     pub peer: SocketAddr,
 }
 

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_asked_looks_once_before_the_next_sleep() {
+    fn a_thread_that_is_asked_looks_once_before_the_next_sleep() {
         let thread = std::thread::spawn(|| {
             assert_eq!(sleep(|| Ok(7)), Ok(7));
             wake(sys::thread());

@@ -2,12 +2,11 @@
 
 use crate::accept_queue::Queue;
 use crate::direct::{self, Ways};
-use crate::reserved::{Internal, unclaim};
-
 use crate::fork_locks::Held;
 use crate::host::HOST;
 use crate::log::{Level, log};
 use crate::registration::Announced;
+use crate::reserved::{Internal, unclaim};
 use crate::rpc::Exchange;
 use crate::sleeper::Context;
 use crate::sys::signal::Deferred;

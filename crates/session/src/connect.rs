@@ -19,13 +19,13 @@ pub struct Wanted {
     pub remote: SocketAddr,
     /// The same as an IPv4 address where it is one.
     pub plain: SocketAddr,
-    /// `AF_INET` or `AF_INET6`.
+    /// The socket's family: `AF_INET` or `AF_INET6`.
     pub family: i32,
     /// The program has set `O_NONBLOCK`.
     pub is_nonblocking: bool,
     /// The descriptor to be shown: a bound socket's, or one of another network namespace; `None`: none is needed.
     pub shown: Option<RawFd>,
-    /// Options set before.
+    /// Options that the program has set before.
     pub options: SocketOptions,
 }
 

@@ -103,7 +103,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[test]
-    fn what_is_held_is_free_again_afterwards_and_what_nobody_gives_is_gone_without() {
+    fn what_is_held_is_free_again_afterwards_and_a_lock_that_stays_taken_is_left_out() {
         let owner = Arc::new(Mutex::new(1));
         let other = Arc::new(RwLock::new(1));
         let mut held = Held::new();

@@ -205,8 +205,9 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_the_core_away_once_and_gets_it_back_late_does_not_for_a_while() {
-        let spin = Spin::new(8_000);
+    fn a_thread_that_yields_once_and_gets_the_core_back_late_does_not_yield_during_a_pause() {
+        // Its age stays 0: the pause does not end, however late this thread runs.
+        let spin = Spin { born: Instant::now() + Duration::from_secs(3600), ..Spin::new(8_000) };
         let looks = |pause: Duration| {
             let mut looks = 0;
             spin.once(None, || {
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn who_loses_the_core_whenever_it_spins_pauses_for_longer_each_time() {
+    fn a_thread_that_loses_the_core_whenever_it_spins_pauses_for_longer_each_time() {
         const MS: u64 = 1_000_000;
         let spin = Spin::new(8_000);
         let mut now = MS;

@@ -4,8 +4,7 @@
 use super::pair::{Pair, Place};
 use super::{ask, echo, raise_limit};
 use crate::bars::{self, Bar, Limit, Measure};
-use crate::client::protocol::{Protocol, Shape};
-use crate::client::{self, Load, Measured, Pace};
+use crate::client::{self, Load, Measured};
 use crate::launch::{Port, Service};
 use crate::redis::local;
 use crate::samples::Samples;
@@ -15,8 +14,6 @@ use anyhow::Context;
 
 /// Numbers of connections of the cases.
 const CONNECTIONS: [u32; 2] = [1, 64];
-/// A request and a reply of 64 bytes.
-const ECHO: Shape = Shape { keys: 1, key_bytes: 0, value_bytes: 64 };
 /// Microseconds of busy polling, as the documentation of `net.core.busy_poll` recommends.
 const BUSY_POLL_US: u32 = 50;
 /// The best of the kernel's variants in each run: the highest rate and the least processor time.
@@ -77,15 +74,7 @@ impl System<'_> {
         if let ([first, second, ..], true) = (affinity::allowed().as_slice(), self.is_pinned) {
             pair.both(&ask::Ask::Pin(vec![*first]), &ask::Ask::Pin(vec![*second]))?;
         }
-        let load = Load {
-            protocol: Protocol::Echo,
-            shape: ECHO,
-            skew: 0,
-            pace: Pace::Closed,
-            milliseconds: (seconds * 1e3) as u32,
-            seed: 0,
-            pids: pair.pids(),
-        };
+        let load = Load::echo(seconds, pair.pids());
         let near = ask::Ask::Client(client::Ask::Load(load));
         let (answer, _) = pair.both(&near, &ask::Ask::Echo(self.server))?;
         Measured::new(&answer)

@@ -3,8 +3,10 @@
 
 #[path = "../../../preload/tests/common/mod.rs"]
 mod preloaded;
+#[path = "../../../service/tests/common/thread.rs"]
+mod thread;
 
-use service::{Options, Service};
+use service::Options;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -24,20 +26,14 @@ pub fn service() -> Place {
     service_with(Options::default())
 }
 
-/// The same with more options.
+/// As [`service`], with more options.
 pub fn service_with(more: Options) -> Place {
     let folder = tempfile::tempdir().unwrap();
     let control = folder.path().join("service/control.sock");
     let options =
         Options { control: Some(control.clone()), region_slots: Some(1024), region_mib: Some(8), ..more };
     let config = options.resolve().unwrap();
-    let (opened, is_open) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        let service = Service::open(config).unwrap();
-        opened.send(()).unwrap();
-        service.run().unwrap();
-    });
-    is_open.recv().expect("the service opens");
+    thread::serve(config);
     Place { folder, control }
 }
 

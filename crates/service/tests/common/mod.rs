@@ -1,6 +1,9 @@
 //! A service in a thread and a small application that speaks `control` and `queue` directly.
 
 pub mod accepting;
+mod thread;
+
+pub use thread::serve;
 
 use crate::common::accepting::Queues;
 use control::{
@@ -14,7 +17,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::{Gid, Uid};
-use service::{Config, Options, Service};
+use service::Options;
 use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET};
 use shm::{Region, Side};
 use std::collections::HashMap;
@@ -28,19 +31,6 @@ use std::time::{Duration, Instant};
 /// A test that waits longer than this hangs.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 const POPULATED: usize = 1 << 20;
-
-/// A service in a thread, which is open. It is opened there, too: that thread and what it starts give up what the service does not need,
-/// and not the test's own thread.
-pub fn serve(config: Config) -> JoinHandle<()> {
-    let (opened, is_open) = std::sync::mpsc::channel();
-    let thread = std::thread::spawn(move || {
-        let service = Service::open(config).unwrap();
-        opened.send(()).unwrap();
-        service.run().unwrap();
-    });
-    is_open.recv().expect("the service opens");
-    thread
-}
 
 /// A service that serves until dropped.
 pub struct Daemon {

@@ -95,7 +95,7 @@ fn a_new_generation_begins_at_nothing_and_a_window_that_ends_counts_no_more() {
     drop(enter(Section::Receive));
     let sum: u64 = Section::ALL.iter().map(|section| ticks(account, *section)).sum();
     let most = most + now() - start;
-    assert!(sum <= most, "what lies between two windows is nobody's: {sum} of {most}");
+    assert!(sum <= most, "what lies between two windows belongs to none: {sum} of {most}");
     assert_eq!(times(account, Section::Receive), 3);
     turn_switch(&region, on(2));
     drop(enter(Section::Send));
