@@ -26,6 +26,16 @@ impl ChannelState {
     }
 }
 
+/// A policy of placing chunks on channels.
+pub trait Scheduler: core::fmt::Debug + Send {
+    /// The policy's name, for reports.
+    fn name(&self) -> &'static str;
+
+    /// The index in `channels` of the channel for the next chunk of `socket`. `None`: the socket waits until a channel has room. A policy
+    /// must return one that [has room](ChannelState::has_room).
+    fn place(&mut self, socket: u32, channels: &[ChannelState]) -> Option<usize>;
+}
+
 /// The policies of this crate, by the names of the configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
@@ -38,26 +48,35 @@ pub enum Policy {
     RoundRobin,
 }
 
-/// The scheduler of one session: a policy, and the row of chunks that it is in.
-#[derive(Debug)]
-pub(crate) struct Scheduler {
-    policy: Policy,
-    row: Row,
+impl Policy {
+    /// A scheduler with this policy.
+    #[must_use]
+    pub fn scheduler(self) -> Box<dyn Scheduler> {
+        match self {
+            Self::Sticky => Box::new(Sticky),
+            Self::Shortest => Box::<Shortest>::default(),
+            Self::RoundRobin => Box::<RoundRobin>::default(),
+        }
+    }
 }
 
-impl Scheduler {
-    pub fn new(policy: Policy) -> Self {
-        Self { policy, row: Row::default() }
+/// The policy [`Policy::Sticky`], without state.
+#[derive(Debug)]
+struct Sticky;
+
+impl Scheduler for Sticky {
+    fn name(&self) -> &'static str {
+        "sticky"
     }
 
-    /// The index in `channels` of the channel for the next chunk of `socket`, one that [has room](ChannelState::has_room). `None`: the
-    /// socket waits until a channel has room.
-    pub fn place(&mut self, socket: u32, channels: &[ChannelState]) -> Option<usize> {
-        match self.policy {
-            Policy::Sticky => sticky(socket, channels),
-            Policy::Shortest => self.row.place(channels, |_| shortest(channels)),
-            Policy::RoundRobin => self.row.place(channels, |last| after(last, channels)),
-        }
+    /// The channel with the highest weight for this socket (rendezvous hashing, Thaler and Ravishankar 1998): when a channel goes, only
+    /// its own sockets move.
+    fn place(&mut self, socket: u32, channels: &[ChannelState]) -> Option<usize> {
+        let weight = |state: &ChannelState| {
+            base::Seed::new((u64::from(socket) << 32) | u64::from(state.number.0)).next_u64()
+        };
+        let best = channels.iter().enumerate().max_by_key(|(_, state)| weight(state))?;
+        best.1.has_room().then_some(best.0)
     }
 }
 
@@ -69,46 +88,60 @@ struct Row {
 }
 
 impl Row {
-    /// The channel of the row, while the row lasts and the channel has room; else the one that `choose` finds, with a new row. `choose` is
-    /// told the channel of the last row.
-    fn place(
-        &mut self,
-        channels: &[ChannelState],
-        choose: impl FnOnce(Option<Number>) -> Option<usize>,
-    ) -> Option<usize> {
-        if let Some(left) = self.left.checked_sub(1) {
-            self.left = left;
-            let same = channels.iter().position(|state| Some(state.number) == self.on && state.has_room());
-            if same.is_some() {
-                return same;
-            }
-        }
-        let chosen = choose(self.on)?;
-        (self.on, self.left) = (Some(channels[chosen].number), CHUNKS_IN_A_ROW - 1);
-        Some(chosen)
+    /// The channel of the row, while the row lasts and the channel has room.
+    fn next(&mut self, channels: &[ChannelState]) -> Option<usize> {
+        self.left = self.left.checked_sub(1)?;
+        channels.iter().position(|state| Some(state.number) == self.on && state.has_room())
+    }
+
+    fn begin(&mut self, on: Number) {
+        (self.on, self.left) = (Some(on), CHUNKS_IN_A_ROW - 1);
     }
 }
 
-/// The channel with the highest weight for this socket (rendezvous hashing, Thaler and Ravishankar 1998): when a channel goes, only its own
-/// sockets move.
-fn sticky(socket: u32, channels: &[ChannelState]) -> Option<usize> {
-    let weight = |state: &ChannelState| {
-        base::Seed::new((u64::from(socket) << 32) | u64::from(state.number.0)).next_u64()
-    };
-    let best = channels.iter().enumerate().max_by_key(|(_, state)| weight(state))?;
-    best.1.has_room().then_some(best.0)
+/// The policy [`Policy::Shortest`] with its row.
+#[derive(Debug, Default)]
+struct Shortest {
+    row: Row,
 }
 
-/// The channel with room that has the fewest bytes unconfirmed.
-fn shortest(channels: &[ChannelState]) -> Option<usize> {
-    let with_room = channels.iter().enumerate().filter(|(_, state)| state.has_room());
-    with_room.min_by_key(|(_, state)| state.unconfirmed).map(|(index, _)| index)
+impl Scheduler for Shortest {
+    fn name(&self) -> &'static str {
+        "shortest"
+    }
+
+    fn place(&mut self, _socket: u32, channels: &[ChannelState]) -> Option<usize> {
+        if let Some(same) = self.row.next(channels) {
+            return Some(same);
+        }
+        let with_room = channels.iter().enumerate().filter(|(_, state)| state.has_room());
+        let (index, state) = with_room.min_by_key(|(_, state)| state.unconfirmed)?;
+        self.row.begin(state.number);
+        Some(index)
+    }
 }
 
-/// The next channel with room behind the last one.
-fn after(last: Option<Number>, channels: &[ChannelState]) -> Option<usize> {
-    let first = channels.iter().position(|state| Some(state.number) > last).unwrap_or(0);
-    (first..channels.len()).chain(0..first).find(|index| channels[*index].has_room())
+/// The policy [`Policy::RoundRobin`] with its row.
+#[derive(Debug, Default)]
+struct RoundRobin {
+    row: Row,
+}
+
+impl Scheduler for RoundRobin {
+    fn name(&self) -> &'static str {
+        "round-robin"
+    }
+
+    fn place(&mut self, _socket: u32, channels: &[ChannelState]) -> Option<usize> {
+        if let Some(same) = self.row.next(channels) {
+            return Some(same);
+        }
+        let after = channels.iter().position(|state| Some(state.number) > self.row.on).unwrap_or(0);
+        let turns = (after..channels.len()).chain(0..after);
+        let index = turns.into_iter().find(|index| channels[*index].has_room())?;
+        self.row.begin(channels[index].number);
+        Some(index)
+    }
 }
 
 #[cfg(test)]
@@ -127,13 +160,13 @@ mod tests {
             .collect()
     }
 
-    fn row(policy: &mut Scheduler, states: &[ChannelState]) -> Vec<Option<usize>> {
+    fn row(policy: &mut dyn Scheduler, states: &[ChannelState]) -> Vec<Option<usize>> {
         (0..CHUNKS_IN_A_ROW).map(|socket| policy.place(socket, states)).collect()
     }
 
     #[test]
     fn sticky_moves_only_the_sockets_of_the_channel_that_is_gone() {
-        let mut policy = Scheduler::new(Policy::Sticky);
+        let mut policy = Policy::Sticky.scheduler();
         let (all, rest) = (channels(&[0; 4]), channels(&[0; 3]));
         let mut counts = [0; 4];
         for socket in 0..400 {
@@ -146,7 +179,7 @@ mod tests {
 
     #[test]
     fn sticky_waits_for_its_own_channel() {
-        let mut policy = Scheduler::new(Policy::Sticky);
+        let mut policy = Policy::Sticky.scheduler();
         let full = channels(&[QUEUE_MAX, 0]);
         let waits = (0..100).filter(|socket| policy.place(*socket, &full).is_none()).count();
         assert!((30..70).contains(&waits));
@@ -154,27 +187,27 @@ mod tests {
 
     #[test]
     fn shortest_stays_for_a_row_and_then_takes_the_shortest() {
-        let mut policy = Scheduler::new(Policy::Shortest);
-        assert_eq!(row(&mut policy, &channels(&[5, 3, 9])), [Some(1); 6]);
-        assert_eq!(row(&mut policy, &channels(&[5, 7, 9])), [Some(0); 6]);
+        let mut policy = Policy::Shortest.scheduler();
+        assert_eq!(row(&mut *policy, &channels(&[5, 3, 9])), [Some(1); 6]);
+        assert_eq!(row(&mut *policy, &channels(&[5, 7, 9])), [Some(0); 6]);
     }
 
     #[test]
     fn round_robin_takes_turns_and_survives_a_channel_that_goes() {
-        let mut policy = Scheduler::new(Policy::RoundRobin);
+        let mut policy = Policy::RoundRobin.scheduler();
         let all = channels(&[0; 3]);
         for turn in [0, 1, 2, 0] {
-            assert_eq!(row(&mut policy, &all), [Some(turn); 6]);
+            assert_eq!(row(&mut *policy, &all), [Some(turn); 6]);
         }
-        assert_eq!(row(&mut policy, &all[1..]), [Some(0); 6]);
-        assert_eq!(row(&mut policy, &all[2..]), [Some(0); 6]);
-        assert_eq!(row(&mut policy, &all[..1]), [Some(0); 6]);
+        assert_eq!(row(&mut *policy, &all[1..]), [Some(0); 6]);
+        assert_eq!(row(&mut *policy, &all[2..]), [Some(0); 6]);
+        assert_eq!(row(&mut *policy, &all[..1]), [Some(0); 6]);
     }
 
     #[test]
     fn full_channels_are_skipped_and_a_row_ends_there() {
         for policy in [Policy::Shortest, Policy::RoundRobin] {
-            let mut policy = Scheduler::new(policy);
+            let mut policy = policy.scheduler();
             assert_eq!(policy.place(1, &channels(&[0, 1])), Some(0));
             assert_eq!(policy.place(1, &channels(&[QUEUE_MAX, 1])), Some(1));
             assert_eq!(policy.place(1, &channels(&[QUEUE_MAX, QUEUE_MAX])), None);

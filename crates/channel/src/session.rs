@@ -134,7 +134,7 @@ pub struct Session {
     /// When to repeat what has no answer, because the peer has asked for it; and the earliest time to do so.
     repeat_at: Instant,
     repeat_from: Instant,
-    scheduler: Scheduler,
+    scheduler: Box<dyn Scheduler>,
     states: Vec<ChannelState>,
     doomed: VecDeque<ChannelId>,
     counters: Counters,
@@ -176,7 +176,7 @@ impl Session {
             owes_repeat: false,
             repeat_at: Instant::NEVER,
             repeat_from: now,
-            scheduler: Scheduler::new(settings.policy),
+            scheduler: settings.policy.scheduler(),
             states: Vec::with_capacity(CHANNELS_MAX),
             doomed: VecDeque::new(),
             counters: Counters::default(),
@@ -427,6 +427,12 @@ impl Session {
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// The name of the policy that places chunks.
+    #[must_use]
+    pub fn policy(&self) -> &'static str {
+        self.scheduler.name()
     }
 
     /// Checks what must hold between two calls.
