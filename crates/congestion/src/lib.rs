@@ -22,10 +22,12 @@ mod cubic;
 mod dctcp;
 mod event;
 mod hystart;
+mod rate;
 mod signals;
 mod window;
 
 pub use algorithm::{Algorithm, UnknownAlgorithm};
 pub use event::Event;
+pub use rate::{ConstantRate, Rate, RateDctcp, RateDctcpSettings, RoundTrip, Timely, TimelySettings};
 pub use signals::{Decision, Signals};
 pub use window::{CWND_MAX, INITIAL_SEGMENTS, Window};
