@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod algorithm;
+mod bbr;
 mod cubic;
 mod dctcp;
 mod event;
@@ -27,6 +28,7 @@ mod signals;
 mod window;
 
 pub use algorithm::{Algorithm, UnknownAlgorithm};
+pub use bbr::Bbr;
 pub use event::Event;
 pub use rate::{ConstantRate, Rate, RateDctcp, RateDctcpSettings, RoundTrip, Timely, TimelySettings};
 pub use signals::{Decision, Signals};

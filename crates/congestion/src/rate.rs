@@ -40,7 +40,7 @@ impl Rate {
     }
 
     /// The rate of `bytes` in `time_us` microseconds; a time of 0 counts as 1.
-    fn of(bytes: u64, time_us: u32) -> Self {
+    pub(crate) fn of(bytes: u64, time_us: u32) -> Self {
         Self::bounded(bytes.saturating_mul(8_000) / u64::from(time_us.max(1)))
     }
 
@@ -48,7 +48,7 @@ impl Rate {
         Self(self.0.saturating_add(more.0))
     }
 
-    fn times(self, numerator: u64, denominator: u64) -> Self {
+    pub(crate) fn times(self, numerator: u64, denominator: u64) -> Self {
         Self::bounded(u64::from(self.0).saturating_mul(numerator) / denominator)
     }
 
