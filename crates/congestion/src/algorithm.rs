@@ -17,6 +17,21 @@ pub enum Algorithm {
     Constant(u32),
 }
 
+impl Algorithm {
+    /// True when the algorithm does not work without ECN: the handshake asks for it and agrees to it, whatever the configuration says.
+    #[must_use]
+    pub const fn needs_ecn(self) -> bool {
+        matches!(self, Self::Dctcp)
+    }
+
+    /// True when the algorithm counts marked bytes, so that each acknowledgement must say exactly whether the data that it covers was
+    /// marked (RFC 8257 section 3.2), instead of RFC 3168's latch.
+    #[must_use]
+    pub const fn wants_exact_echo(self) -> bool {
+        matches!(self, Self::Dctcp)
+    }
+}
+
 /// The text names no congestion control algorithm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnknownAlgorithm;

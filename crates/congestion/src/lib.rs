@@ -1,27 +1,35 @@
 //! Congestion control: how many bytes a flow may have in flight, by Reno, Cubic, DCTCP or a constant. Plain state over signals.
 //!
-//! Contains no packets, sequence numbers or clocks, and never allocates. A [`Window`] is 48 bytes of plain data
-//! in a flow's cold record; the fast path reports events to it and enforces its decisions.
+//! Contains no packets, sequence numbers or clocks, and never allocates. A [`Window`] is 48 bytes of plain data in a flow's cold
+//! record. It has one entry:
 //!
 //! ```text
-//! bytes acknowledged: Signals --on_ack-->                +--------+
-//! a loss reported --on_fast_retransmit-->                | Window | --> Decision { cwnd, pace_rate }, ssthresh()
-//! retransmission timeout --on_timeout-->                 |        |
-//! about to send after a pause --after_idle-->            +--------+
+//! Event: Ack, Duplicate, Partial, Recovered,                +--------+
+//!        Lost, Timeout, Idle, Undo, Mtu       --- on() ---> | Window | --> Decision { cwnd, pace_rate, is_echo_answered }
+//! Signals: bytes acknowledged, marked, in flight, ...       +--------+
 //! ```
+//! The caller enforces each decision, and asks by questions ([`Algorithm::needs_ecn`], [`Algorithm::wants_exact_echo`],
+//! [`Window::watches_delay`]) what an algorithm needs: no code outside this crate compares with an algorithm's name for that.
+//!
 //! The algorithms differ in a private `Law`: how slow start ends, how the window grows after it, and how much of it remains after a
-//! loss or an echo of congestion. A controller outside this crate (a program, an agent) would take the same [`Signals`] and return
-//! the same [`Decision`].
+//! loss or an echo of congestion. A controller outside this crate (a program, an agent) takes the same [`Event`]s and [`Signals`] and
+//! returns the same [`Decision`].
 #![no_std]
 #![forbid(unsafe_code)]
 
 mod algorithm;
+mod bbr;
 mod cubic;
 mod dctcp;
+mod event;
 mod hystart;
+mod rate;
 mod signals;
 mod window;
 
 pub use algorithm::{Algorithm, UnknownAlgorithm};
+pub use bbr::Bbr;
+pub use event::Event;
+pub use rate::{ConstantRate, Rate, RateDctcp, RateDctcpSettings, RoundTrip, Timely, TimelySettings};
 pub use signals::{Decision, Signals};
 pub use window::{CWND_MAX, INITIAL_SEGMENTS, Window};

@@ -1,18 +1,18 @@
-//! Input and output of a congestion control, used both by the algorithms here, once per acknowledgement, and by controllers
-//! outside, which decide less often.
+//! The state of a flow that comes with each [`Event`](crate::Event), and the decision that is the answer. Both serve the algorithms here,
+//! which decide at each event, and controllers outside, which decide less often.
 
 use base::Instant;
 
-/// State of a flow when bytes are acknowledged.
+/// State of a flow at an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Signals {
-    /// Time of the acknowledgement.
+    /// Time of the event.
     pub now: Instant,
-    /// Bytes newly acknowledged.
+    /// Bytes newly acknowledged; 0 when the event is no acknowledgement.
     pub acked_bytes: u32,
     /// The part of `acked_bytes` with an echo of congestion: exact for peers of DCTCP, all or nothing for others.
     pub marked_bytes: u32,
-    /// Bytes in flight after this acknowledgement.
+    /// Bytes in flight after the event.
     pub in_flight: u32,
     /// Most bytes in flight in the last round trip, including the bytes acknowledged now.
     pub flight_max: u32,

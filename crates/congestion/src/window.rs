@@ -3,7 +3,7 @@
 use crate::cubic::{BETA_TENTHS, Epoch};
 use crate::dctcp::Marks;
 use crate::hystart::{Growth, HyStart};
-use crate::{Algorithm, Decision, Signals};
+use crate::{Algorithm, Decision, Event, Signals};
 use base::{Duration, Instant};
 
 /// The largest window: TCP cannot express more (RFC 7323 section 2.3).
@@ -22,13 +22,7 @@ const PACE_RTT_US_MIN: u32 = 2_000;
 /// Bytes: smaller windows are not paced. RFC 6928 lets the initial window go at once; these are at most twice as large.
 const PACE_CWND_MIN: u32 = 32 << 10;
 
-/// The congestion window of one flow.
-///
-/// Between three duplicate acknowledgements and the acknowledgement of all that was sent before them, call
-/// [`on_duplicate_ack`](Self::on_duplicate_ack) and [`on_partial_ack`](Self::on_partial_ack) instead of
-/// [`on_ack`](Self::on_ack), and [`on_recovered`](Self::on_recovered) at the end (RFC 6582). A caller that itself accounts
-/// for the bytes that have left the network (SACK) needs none of the three: `cwnd` is the target right after
-/// [`on_fast_retransmit`](Self::on_fast_retransmit).
+/// The congestion window of one flow: takes events, answers with decisions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Window {
     cwnd: u32,
@@ -130,15 +124,49 @@ impl Window {
         }
     }
 
+    /// Tells of `event` and the state of the flow at that time, `s`. The decision holds until the next event.
+    #[inline]
+    pub fn on(&mut self, event: Event<'_>, s: &Signals) -> Decision {
+        if let Event::Ack = event {
+            return self.on_ack(s);
+        }
+        self.on_rare(event, s)
+    }
+
+    /// The events that do not come with most packets.
+    #[cold]
+    fn on_rare(&mut self, event: Event<'_>, s: &Signals) -> Decision {
+        match event {
+            Event::Ack => return self.on_ack(s),
+            Event::Mtu { mss } => self.set_mss(mss),
+            _ if self.law == Law::Constant => {}
+            Event::Duplicate { segments } => self.on_duplicate_ack(segments),
+            Event::Partial => self.on_partial_ack(s.acked_bytes),
+            Event::Recovered { is_inflated: true } => self.on_recovered(s.in_flight),
+            Event::Recovered { is_inflated: false } => {}
+            Event::Lost => self.on_fast_retransmit(s.now, s.in_flight),
+            Event::Timeout { is_reduced } => self.on_timeout(s.now, s.in_flight, is_reduced),
+            Event::Idle { rto } => self.restart(s.now, rto),
+            Event::Undo { before } => self.undo(before),
+        }
+        Decision { cwnd: self.cwnd, pace_rate: self.pace_rate(s.srtt_us), is_echo_answered: false }
+    }
+
     /// Sets the segment size to `mss` bytes. The window stays, but is at least one segment.
-    pub fn set_mss(&mut self, mss: u16) {
+    fn set_mss(&mut self, mss: u16) {
         self.mss = mss.max(1);
         self.cwnd = self.cwnd.max(u32::from(self.mss));
     }
 
-    /// As [`on_ack`](Self::on_ack) without marks, for an application that uses at most half of the window, so that the window cannot
-    /// grow:
-    /// returns the pace rate. `None` when the window is used more: call `on_ack`. A single request and its reply come here.
+    /// True when the algorithm counts every acknowledgement, also those that cannot change the window.
+    #[inline]
+    fn wants_every_ack(&self) -> bool {
+        matches!(self.law, Law::Dctcp(_))
+    }
+
+    /// As `Event::Ack` without marks, in fewer instructions, for an application that uses at most half of the window, so that the window
+    /// cannot grow: returns the pace rate. `None`, and nothing done, when the window is used more, or the algorithm wants every
+    /// acknowledgement: call [`on`](Self::on). A single request and its reply come here.
     #[inline]
     pub fn on_ack_unused(
         &mut self,
@@ -147,10 +175,8 @@ impl Window {
         rtt_us: Option<u32>,
         srtt_us: u32,
     ) -> Option<u64> {
-        let is_unused = match self.law {
-            Law::Dctcp(_) => false,
-            _ => u64::from(self.cwnd) >= 2 * u64::from(flight_max).max(u64::from(self.mss)),
-        };
+        let is_unused = !self.wants_every_ack()
+            && u64::from(self.cwnd) >= 2 * u64::from(flight_max).max(u64::from(self.mss));
         if !is_unused || self.echo_left > 0 {
             return None;
         }
@@ -166,8 +192,8 @@ impl Window {
         }
     }
 
-    /// Bytes were acknowledged. Not to be called in a recovery for which the caller accounts itself.
-    pub fn on_ack(&mut self, s: &Signals) -> Decision {
+    /// Bytes were acknowledged.
+    fn on_ack(&mut self, s: &Signals) -> Decision {
         self.note_ack(s.now, s.rtt_us);
         if let Law::Dctcp(marks) = &mut self.law {
             marks.on_ack(s.acked_bytes, s.marked_bytes, s.in_flight);
@@ -205,38 +231,27 @@ impl Window {
         per_rtt / u64::from(srtt_us)
     }
 
-    /// Reduces the window after three duplicate acknowledgements, or a loss found by SACK. Once per recovery.
-    pub fn on_fast_retransmit(&mut self, now: Instant, in_flight: u32) {
-        if self.law == Law::Constant {
-            return;
-        }
+    /// Reduces the window after three duplicate acknowledgements, or a loss found by SACK.
+    fn on_fast_retransmit(&mut self, now: Instant, in_flight: u32) {
         self.reduce(now, in_flight, None);
         self.cwnd = self.ssthresh;
     }
 
-    /// A further duplicate acknowledgement in recovery: a segment has left the network (RFC 5681 section 3.2 steps 3, 4).
-    pub fn on_duplicate_ack(&mut self) {
-        if self.law != Law::Constant {
-            self.cwnd = self.cwnd.saturating_add(u32::from(self.mss)).min(CWND_MAX);
-        }
+    /// Duplicate acknowledgements in recovery: so many segments have left the network (RFC 5681 section 3.2 steps 3, 4).
+    fn on_duplicate_ack(&mut self, segments: u32) {
+        self.cwnd = self.cwnd.saturating_add(segments.saturating_mul(u32::from(self.mss))).min(CWND_MAX);
     }
 
     /// An acknowledgement in recovery that does not end it: "deflate the congestion window by the amount of new data
     /// acknowledged ... if the partial ACK acknowledges at least one SMSS, add back SMSS" (RFC 6582 section 3.2).
-    pub fn on_partial_ack(&mut self, acked_bytes: u32) {
-        if self.law == Law::Constant {
-            return;
-        }
+    fn on_partial_ack(&mut self, acked_bytes: u32) {
         let mss = u32::from(self.mss);
         let back = if acked_bytes >= mss { mss } else { 0 };
         self.cwnd = self.cwnd.saturating_sub(acked_bytes).saturating_add(back).clamp(mss, CWND_MAX);
     }
 
     /// All data sent before the recovery is acknowledged (RFC 6582 section 3.2 step 3, option 1: no burst).
-    pub fn on_recovered(&mut self, in_flight: u32) {
-        if self.law == Law::Constant {
-            return;
-        }
+    fn on_recovered(&mut self, in_flight: u32) {
         let mss = u32::from(self.mss);
         self.cwnd = self.ssthresh.min(in_flight.max(mss).saturating_add(mss)).clamp(mss, CWND_MAX);
     }
@@ -246,10 +261,7 @@ impl Window {
     ///
     /// `is_reduced`: a fast recovery that this timeout interrupts has lowered the threshold already for losses of the same
     /// window.
-    pub fn on_timeout(&mut self, now: Instant, in_flight: u32, is_reduced: bool) {
-        if self.law == Law::Constant {
-            return;
-        }
+    fn on_timeout(&mut self, now: Instant, in_flight: u32, is_reduced: bool) {
         let mss = u32::from(self.mss);
         // "When ... the given segment has already been retransmitted by way of the retransmission timer at least once,
         // the value of ssthresh is held constant": an acknowledgement in between would have grown the window.
@@ -263,34 +275,44 @@ impl Window {
     }
 
     /// Undoes the reduction since `before`, because nothing was lost. "cwnd <- max (cwnd, pipe_prev); ssthresh <- pipe_prev" in
-    /// the spirit of RFC 4015 section 3.3 step 4, with all state from before.
-    pub fn undo(&mut self, before: &Self) {
+    /// the spirit of RFC 4015 section 3.3 step 4, with all state from before. DCTCP keeps its estimate. If the application has switched
+    /// to another algorithm since, that one stays, with its own state.
+    fn undo(&mut self, before: &Self) {
+        if before.law == Law::Constant {
+            return;
+        }
         self.cwnd = self.cwnd.max(before.cwnd).min(CWND_MAX);
         self.ssthresh = self.ssthresh.max(before.ssthresh);
-        self.carry = before.carry;
-        if !matches!(self.law, Law::Dctcp(_)) {
-            self.law = before.law;
+        if self.algorithm() == before.algorithm() {
+            self.carry = before.carry;
+            if !matches!(self.law, Law::Dctcp(_)) {
+                self.law = before.law;
+            }
         }
     }
 
-    /// Called before sending after a pause. If nothing was acknowledged for longer than `rto`, the window halves for every `rto`
-    /// down to the initial one, and the threshold keeps 3/4 of it (RFC 2861; RFC 5681 section 4.1 bounds the restart). True
-    /// when there was such a pause.
+    /// True when nothing was acknowledged for longer than `rto`, so that `Event::Idle` is to be told before the flow sends again.
+    #[must_use]
     #[inline(always)]
-    pub fn after_idle(&mut self, now: Instant, rto: Duration) -> bool {
-        let now_ms = now.as_ms() as u32;
-        let idle_ms = now_ms.wrapping_sub(self.active_ms);
+    pub fn is_restart_due(&self, now: Instant, rto: Duration) -> bool {
+        let idle_ms = self.idle_ms(now);
         // If `now` went backwards, that is no pause of 49 days.
-        if idle_ms > u32::MAX / 2 || u64::from(idle_ms) <= rto.as_ms() || self.law == Law::Constant {
-            return false;
-        }
-        self.restart(now_ms, idle_ms, rto);
-        true
+        idle_ms <= u32::MAX / 2 && u64::from(idle_ms) > rto.as_ms() && self.law != Law::Constant
     }
 
-    #[cold]
-    fn restart(&mut self, now_ms: u32, idle_ms: u32, rto: Duration) {
-        self.active_ms = now_ms;
+    #[inline(always)]
+    fn idle_ms(&self, now: Instant) -> u32 {
+        (now.as_ms() as u32).wrapping_sub(self.active_ms)
+    }
+
+    /// Before sending after a pause: the window halves for every `rto` of the pause, down to the initial one, and the threshold keeps
+    /// 3/4 of it (RFC 2861; RFC 5681 section 4.1 bounds the restart).
+    fn restart(&mut self, now: Instant, rto: Duration) {
+        if !self.is_restart_due(now, rto) {
+            return;
+        }
+        let idle_ms = self.idle_ms(now);
+        self.active_ms = now.as_ms() as u32;
         if let Law::Cubic(epoch) = &mut self.law {
             epoch.shift(idle_ms);
         }

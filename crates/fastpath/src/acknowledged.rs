@@ -4,7 +4,7 @@ use crate::lend::give_back;
 use crate::rack::{News, THRESHOLD};
 use crate::setup::{State, Work};
 use base::SeqNumber;
-use flow::{Episode, FlowMut, Signals, event, state};
+use flow::{Episode, Event, FlowMut, Signals, event, state};
 use wire::{TcpFlags, TcpPacket, Timestamps};
 
 /// Least round trip, milliseconds, that is measured by an echoed timestamp: the clock's step of 1 ms is then at most a quarter of it.
@@ -168,29 +168,18 @@ impl State {
         // A batch's acknowledgements are processed before the data they make room for is sent, so add back what they acknowledged.
         let used = if f.rx.has(state::CWND_FULL) { f.tx.cwnd.saturating_sub(bytes) } else { 0 };
         let signals = Signals {
-            now: self.now,
             acked_bytes: bytes,
             marked_bytes: if echo { bytes } else { 0 },
             in_flight: f.tx.in_flight().max(used),
-            flight_max: f.cold.flight_max,
             rtt_us: rtt,
-            srtt_us: f.cold.srtt_us,
-            min_rtt_us: f.cold.rtt_us_min,
-            delivery_rate: f.cold.delivery_rate,
-            lost_bytes_total: f.cold.counters.retransmitted_bytes,
-            is_app_limited: !f.rx.has(state::CWND_FULL),
+            ..f.signals(self.now)
         };
-        let decision = f.cold.window.on_ack(&signals);
-        if f.cold.pace_rate != decision.pace_rate {
-            // The pace rate seldom changes, and when it does the pacer's fields are in the cache anyway.
-            f.cold.set_pace(decision.pace_rate);
-        }
+        let decision = f.steer(Event::Ack, &signals);
         if decision.is_echo_answered {
             f.rx.set(state::SEND_CWR);
             f.cold.recovery.may_undo = false;
         }
         f.cold.counters.marked_bytes += u64::from(signals.marked_bytes);
-        f.tx.cwnd = decision.cwnd;
     }
 
     /// A round-trip sample for congestion control, microseconds: from the segment being timed, if it is acknowledged now.
@@ -293,8 +282,7 @@ impl State {
     fn duplicate(&mut self, f: &mut FlowMut<'_>) {
         if f.rx.has(state::RECOVERY) {
             // Packet conservation: the segment that has left the network makes room for a new one.
-            f.cold.window.on_duplicate_ack();
-            f.tx.cwnd = f.cold.window.cwnd();
+            f.steer(Event::Duplicate { segments: 1 }, &f.signals(self.now));
             return;
         }
         f.rx.dup_acks = f.rx.dup_acks.saturating_add(1);
@@ -303,8 +291,7 @@ impl State {
             self.enter(f);
             if f.rx.has(state::RECOVERY) {
                 self.lose_first(f);
-                (0..THRESHOLD).for_each(|_| f.cold.window.on_duplicate_ack());
-                f.tx.cwnd = f.cold.window.cwnd();
+                f.steer(Event::Duplicate { segments: THRESHOLD }, &f.signals(self.now));
             }
         }
     }

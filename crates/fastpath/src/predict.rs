@@ -225,9 +225,11 @@ impl State {
             return Predicted::No;
         }
         let is_first = in_flight == 0;
-        if is_first && self.config.slow_start_after_idle && w.f.cold.window.after_idle(self.now, w.f.cold.rto)
+        if is_first
+            && self.config.slow_start_after_idle
+            && w.f.cold.window.is_restart_due(self.now, w.f.cold.rto)
         {
-            tx.cwnd = w.f.cold.window.cwnd();
+            w.f.restart(self.now);
             return Predicted::No;
         }
         if !self.put(w, port, found.ring, position, len) {

@@ -2,10 +2,9 @@
 //! retransmissions that get no answer, and timeouts that the slow path has decided on.
 
 use crate::rack::News;
-use crate::repair::{flight, say_reduced};
 use crate::setup::{Home, Miss, State, TIMERS_MAX, Work};
 use base::{Duration, Instant};
-use flow::{Episode, FlowId, FlowMut, Flows, Interval, state};
+use flow::{Episode, Event, FlowId, FlowMut, Flows, Interval, state};
 use port::Port;
 
 /// Least time before a probe in recovery: on faster paths the peer's scheduling takes most of the time.
@@ -217,10 +216,7 @@ impl State {
         if end.is_before(una) {
             f.rx.clear(state::PROBED);
             f.cold.recovery.may_undo = false;
-            let flight = flight(f);
-            f.cold.window.on_fast_retransmit(self.now, flight);
-            say_reduced(f);
-            f.tx.cwnd = f.cold.window.cwnd();
+            self.reduce_for(f, Event::Lost);
         }
     }
 }

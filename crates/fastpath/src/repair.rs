@@ -7,7 +7,7 @@ use crate::segment::Out;
 use crate::setup::{State, TURN, Work};
 use base::{Instant, SeqNumber};
 use core::sync::atomic::Ordering::Relaxed;
-use flow::{Episode, FlowMut, Interval, Kind, Run, state};
+use flow::{Episode, Event, FlowMut, Interval, Kind, Run, Signals, state};
 use port::Port;
 use queue::stream::readable;
 use wire::TcpFlags;
@@ -33,15 +33,19 @@ fn segment_of(f: &FlowMut<'_>, range: Interval) -> Interval {
     Interval { left: range.left, right: range.left.plus(len) }
 }
 
-/// "When an ECN-Capable TCP sender reduces its congestion window for any reason ..., the TCP sender sets the CWR flag in the TCP
-/// header of the first new data packet sent after the window reduction" (RFC 3168 section 6.1.2).
-pub(crate) fn say_reduced(f: &mut FlowMut<'_>) {
-    if f.rx.has(state::ECN) {
-        f.rx.set(state::SEND_CWR);
-    }
-}
-
 impl State {
+    /// Tells congestion control of a loss: `event` is [`Event::Lost`] or [`Event::Timeout`].
+    ///
+    /// "When an ECN-Capable TCP sender reduces its congestion window for any reason ..., the TCP sender sets the CWR flag in the TCP
+    /// header of the first new data packet sent after the window reduction" (RFC 3168 section 6.1.2).
+    pub(crate) fn reduce_for(&self, f: &mut FlowMut<'_>, event: Event<'_>) {
+        let signals = Signals { in_flight: flight(f), ..f.signals(self.now) };
+        f.steer(event, &signals);
+        if f.rx.has(state::ECN) {
+            f.rx.set(state::SEND_CWR);
+        }
+    }
+
     /// Retransmits data that counts as lost: the first segment at once if `RESEND` is set, the rest as the window has room.
     pub(crate) fn resend<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
         for _ in 0..TURN {
@@ -156,11 +160,9 @@ impl State {
         let before = f.cold.window.cwnd().max(flight);
         // Bytes delivered in this batch: the room that they made was not used yet.
         let owed = flight.saturating_sub(f.tx.in_flight());
-        f.cold.window.on_fast_retransmit(self.now, flight);
-        say_reduced(f);
+        self.reduce_for(f, Event::Lost);
         let r = &mut f.cold.recovery;
         (r.prr_delivered, r.prr_out, r.prr_flight) = (owed, 0, before.max(1));
-        f.tx.cwnd = f.cold.window.cwnd();
         f.cold.counters.recoveries += 1;
         self.counters.recoveries += 1;
     }
@@ -194,8 +196,8 @@ impl State {
             Episode::Fast if advanced && !f.rx.has(state::SACK) => {
                 // "If this ACK does not acknowledge all of the data up to and including recover, then this is a partial ACK. In
                 // this case, retransmit the first unacknowledged segment" (RFC 6582 section 3.2).
-                f.cold.window.on_partial_ack(news.bytes);
-                f.tx.cwnd = f.cold.window.cwnd();
+                let signals = Signals { acked_bytes: news.bytes, ..f.signals(self.now) };
+                f.steer(Event::Partial, &signals);
                 self.lose_first(f);
             }
             // RFC 5682 sections 2.1 and 3.1 step 2: the first acknowledgement that advances lets new data go; the next one decides.
@@ -204,10 +206,9 @@ impl State {
                 if r.frto == 3 && news.is_pure_duplicate {
                     // "If the acknowledgment is a duplicate ACK, set the congestion window to no more than 3 * MSS": it makes room for
                     // the repair, for two new segments are under way (RFC 5682 section 2.1 step 3a).
-                    f.cold.window.on_duplicate_ack();
-                    f.tx.cwnd = f.cold.window.cwnd();
+                    f.steer(Event::Duplicate { segments: 1 }, &f.signals(self.now));
                 }
-                r.frto = if is_first { 2 } else { 0 };
+                f.cold.recovery.frto = if is_first { 2 } else { 0 };
             }
             _ => {}
         }
@@ -226,9 +227,8 @@ impl State {
 
     /// Ends the episode: all data sent before it is acknowledged.
     fn complete(&mut self, f: &mut FlowMut<'_>) {
-        if f.cold.recovery.episode == Episode::Fast && !f.rx.has(state::SACK) {
-            f.cold.window.on_recovered(f.tx.in_flight());
-        }
+        let is_inflated = f.cold.recovery.episode == Episode::Fast && !f.rx.has(state::SACK);
+        f.steer(Event::Recovered { is_inflated }, &f.signals(self.now));
         let r = &mut f.cold.recovery;
         // "Reset the window after 16 DSACK-free recoveries" (RFC 8985 section 6.2 step 4).
         r.reo_persist = r.reo_persist.saturating_sub(1);
@@ -236,7 +236,6 @@ impl State {
             r.reo_mult = 1;
         }
         self.leave_episode(f);
-        f.tx.cwnd = f.cold.window.cwnd();
     }
 
     /// Returns to the state without an episode.
@@ -289,9 +288,7 @@ impl State {
             self.begin(f, Episode::Timeout);
             f.cold.recovery.frto = u8::from(is_first);
             f.cold.timeouts.begin(self.now, is_first);
-            let flight = flight(f);
-            f.cold.window.on_timeout(self.now, flight, is_reduced);
-            say_reduced(f);
+            self.reduce_for(f, Event::Timeout { is_reduced });
             self.forget_times(f, is_first);
         } else {
             // The segments were too large for the path: no sign of congestion.
@@ -300,8 +297,8 @@ impl State {
             f.cold.timeouts.end(self.now);
             f.tx.recover = f.tx.snd_una;
             self.forget_times(f, true);
+            f.tx.cwnd = f.cold.window.cwnd();
         }
-        f.tx.cwnd = f.cold.window.cwnd();
         f.rx.clear(state::TIMING);
         f.rx.set(state::RESEND);
         self.finish(w, port);

@@ -90,9 +90,9 @@ impl State {
         if w.f.tx.in_flight() == 0
             && w.f.tx.snd_wnd > 0
             && self.config.slow_start_after_idle
-            && w.f.cold.window.after_idle(self.now, w.f.cold.rto)
+            && w.f.cold.window.is_restart_due(self.now, w.f.cold.rto)
         {
-            w.f.tx.cwnd = w.f.cold.window.cwnd();
+            w.f.restart(self.now);
         }
         let usable = usable(&w.f);
         let mss = u32::from(w.f.tx.mss);

@@ -3,7 +3,7 @@
 
 use crate::rack::{News, Sending};
 use crate::setup::State;
-use flow::{Episode, FlowMut, Interval, Kind, state};
+use flow::{Episode, Event, FlowMut, Interval, Kind, state};
 
 /// "RACK.reo_wnd_persist" (RFC 8985 section 6.2).
 const PERSIST: u8 = 16;
@@ -61,13 +61,12 @@ impl State {
         let whole = Interval { left: f.tx.snd_una, right: f.tx.snd_max };
         self.records.turn(f.cold, whole, None, |run| run.is_some_and(|run| run.kind == Kind::Lost));
         let before = f.cold.recovery.before;
-        f.cold.window.undo(&before);
+        f.steer(Event::Undo { before: &before }, &f.signals(self.now));
         // Fast recovery was needless: segments overtake each other on this path.
         f.cold.recovery.is_reordered |= f.cold.recovery.episode == Episode::Fast;
         self.leave_episode(f);
         f.cold.recovery.may_undo = false;
         f.tx.recover = f.tx.snd_una;
-        f.tx.cwnd = f.cold.window.cwnd();
         self.counters.undone += 1;
     }
 }

@@ -125,7 +125,7 @@ impl Keeper {
             parts.tx.cwnd = parts.cold.window.cwnd();
             let initial = self.flows.config().receive_buffer_initial.clamp(RING_MIN, RING_MAX);
             parts.rx.window_log2 = initial.ilog2() as u8;
-            if parts.cold.window.algorithm() == congestion::Algorithm::Dctcp {
+            if parts.cold.window.algorithm().wants_exact_echo() {
                 parts.rx.set(state::EXACT_ECN);
             }
             *parts.addresses = addresses(what);

@@ -22,13 +22,14 @@ mod record;
 mod recovery;
 mod ring;
 mod sending;
+mod steering;
 mod table;
 
 pub use address::Addresses;
 pub use cell::{FlowGuard, FlowMut, Flows, prefetch, prefetch_all, prefetch_frame};
 pub use cold::{Cold, Counters, INTERVALS, Interval, PathProbe, QUICK_SEGMENTS};
 pub use config::Config;
-pub use congestion::Signals;
+pub use congestion::{Event, Signals};
 pub use flags::{event, rare, state};
 pub use keeper::{Install, InstallError, Keeper};
 pub use message::{

@@ -386,7 +386,7 @@ impl Options {
     fn link(&self) -> Link {
         let checksum = !self.no_checksum_offload.unwrap_or(false);
         let congestion = self.congestion.unwrap_or_default();
-        let ecn = self.ecn.unwrap_or(congestion.0 == congestion::Algorithm::Dctcp);
+        let ecn = self.ecn.unwrap_or(congestion.0.needs_ecn());
         let on = |switch: Option<bool>| switch.unwrap_or(true);
         Link {
             name: self

@@ -16,7 +16,7 @@
 use crate::handshake::{MSS_MIN, Negotiated, Segment, TIMESTAMPS_LEN, Via};
 use crate::isn::{Purpose, Secret};
 use crate::listeners::HalfOpen;
-use crate::{Count, SlowPath, source_mac};
+use crate::{Count, FlowOptions, SlowPath, source_mac};
 use base::{Duration, Instant, SeqNumber};
 use flow::state;
 use wire::{Endpoint, FourTuple, TcpFlags, TcpPacket, Timestamps};
@@ -107,10 +107,6 @@ impl SlowPath {
         listener.cookie_at = Some(now);
         let (asked, tuple, irs) = (listener.options, packet.tuple().reversed(), packet.header.seq);
         let mut agreed = self.negotiate(packet, &asked);
-        if !self.is_ecn_on {
-            // ECN was agreed to only for this listener's algorithm, which the cookie cannot carry.
-            agreed.features &= !state::ECN;
-        }
         let has_timestamps = agreed.features & state::TIMESTAMPS != 0;
         let class = class_of(agreed.mss + if has_timestamps { TIMESTAMPS_LEN } else { 0 });
         if !has_timestamps {
@@ -141,7 +137,7 @@ impl SlowPath {
         let asked = listener.options;
         let (irs, iss) = (header.seq.minus(1), header.ack.minus(1));
         let mss = self.secret.check_cookie(now, &tuple, irs, iss);
-        let Some(negotiated) = mss.and_then(|mss| self.agreed_by_cookie(mss, packet)) else {
+        let Some(negotiated) = mss.and_then(|mss| self.agreed_by_cookie(mss, packet, &asked)) else {
             self.counters.add(Count::CookiesRefused);
             return false;
         };
@@ -179,17 +175,17 @@ impl SlowPath {
         true
     }
 
-    /// The options agreed on by the SYN-ACK with the cookie, from the echoed timestamp. `None` if they are impossible.
-    fn agreed_by_cookie(&self, mss: u16, packet: &TcpPacket) -> Option<Negotiated> {
+    /// The options agreed on by the SYN-ACK with the cookie, from the echoed timestamp. `None` if they are impossible. ECN is left out if
+    /// the listener, with its options `asked`, does not speak it, or not any more: no data of ours will say that it can be marked.
+    fn agreed_by_cookie(&self, mss: u16, packet: &TcpPacket, asked: &FlowOptions) -> Option<Negotiated> {
         let plain = Negotiated { mss, features: 0, is_scaled: false, shifts: (0, 0), ts_recent: 0, dscp: 0 };
         let shared = self.flow_config();
         let Some(times) = packet.options.timestamps.filter(|_| shared.timestamps) else { return Some(plain) };
         let bits = times.echo;
         let shift = Some(bits & NO_SHIFT).filter(|&shift| shift != NO_SHIFT);
-        let (has_sack, has_ecn) = (bits & SACK_BIT != 0, bits & ECN_BIT != 0);
-        let is_possible = (shared.sack || !has_sack)
-            && (shared.ecn || !has_ecn)
-            && (shared.window_scaling || shift.is_none());
+        let has_sack = bits & SACK_BIT != 0;
+        let has_ecn = bits & ECN_BIT != 0 && self.speaks_ecn(asked);
+        let is_possible = (shared.sack || !has_sack) && (shared.window_scaling || shift.is_none());
         let bit = |has, feature| if has { feature } else { 0 };
         is_possible.then(|| Negotiated {
             mss: mss - TIMESTAMPS_LEN,

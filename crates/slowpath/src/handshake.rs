@@ -166,15 +166,19 @@ impl SlowPath {
         self.config.asks_ecn = asks;
     }
 
-    /// True when ECN may be negotiated. Always for DCTCP, which does not work without it.
+    /// True when ECN may be negotiated. Always for an algorithm that does not work without it.
     pub(crate) fn speaks_ecn(&self, asked: &FlowOptions) -> bool {
-        self.is_ecn_on || asked.algorithm.unwrap_or(self.config.algorithm) == congestion::Algorithm::Dctcp
+        self.is_ecn_on || self.needs_ecn(asked)
     }
 
     /// True when our SYN asks for ECN.
     pub(crate) fn asks_ecn(&self, asked: &FlowOptions) -> bool {
-        let is_dctcp = asked.algorithm.unwrap_or(self.config.algorithm) == congestion::Algorithm::Dctcp;
-        self.speaks_ecn(asked) && (self.config.asks_ecn || is_dctcp)
+        self.speaks_ecn(asked) && (self.config.asks_ecn || self.needs_ecn(asked))
+    }
+
+    /// True when the algorithm that such a connection gets does not work without ECN.
+    fn needs_ecn(&self, asked: &FlowOptions) -> bool {
+        asked.algorithm.unwrap_or(self.config.algorithm).needs_ecn()
     }
 
     /// The options agreed on with the sender of `packet`, a SYN or SYN-ACK.

@@ -213,7 +213,7 @@ fn switch(now: Instant, parts: &mut FlowMut<'_>, algorithm: Algorithm) {
     }
     window.switch(algorithm, now);
     parts.tx.cwnd = window.cwnd();
-    if algorithm == Algorithm::Dctcp {
+    if algorithm.wants_exact_echo() {
         parts.rx.set(state::EXACT_ECN);
     } else {
         parts.rx.clear(state::EXACT_ECN);

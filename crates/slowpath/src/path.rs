@@ -142,7 +142,7 @@ impl SlowPath {
         let search = &mut connection.search;
         search.is_timed = false;
         let mut guard = self.keeper.lock(flow);
-        let parts = guard.parts();
+        let mut parts = guard.parts();
         let (mss, features) = (parts.tx.mss, parts.rx.flags);
         let pause = Duration::from_us(8 * u64::from(parts.cold.srtt_us)).max(PROBE_INTERVAL);
         let step = match search.probe {
@@ -153,8 +153,7 @@ impl SlowPath {
         };
         if let Step::Arrived = step {
             let len = parts.cold.path_probe.len;
-            parts.tx.mss = len;
-            parts.cold.window.set_mss(len);
+            parts.resize(now, len);
         }
         if matches!(step, Step::Arrived | Step::Lost | Step::Probe(_)) {
             parts.cold.path_probe = PathProbe::default();
@@ -215,15 +214,13 @@ fn outcome(parts: &FlowMut<'_>) -> Step {
 /// Reduces the segment size and retransmits the data in flight at once. It was lost because of its size, so the congestion window
 /// stays (RFC 8201 section 5.4). False, and nothing changed, when segments are that small already.
 fn lower(now: Instant, parts: &mut FlowMut<'_>, mss: u16) -> bool {
-    let (rx, tx, cold) = (&mut *parts.rx, &mut *parts.tx, &mut *parts.cold);
-    let is_lower = mss < tx.mss;
+    let is_lower = mss < parts.tx.mss;
     if is_lower {
-        tx.mss = mss;
-        cold.window.set_mss(mss);
-        tx.rewind();
-        rx.clear(state::TIMING | state::RECOVERY | state::RESEND);
-        cold.progress_at = now;
-        cold.path_probe = PathProbe::default();
+        parts.resize(now, mss);
+        parts.tx.rewind();
+        parts.rx.clear(state::TIMING | state::RECOVERY | state::RESEND);
+        parts.cold.progress_at = now;
+        parts.cold.path_probe = PathProbe::default();
     }
     is_lower
 }

@@ -74,6 +74,32 @@ fn a_cookie_carries_window_scaling_sack_ecn_and_the_segment_size() {
     }
 }
 
+/// ECN that is agreed to only because the listener's algorithm needs it outlives the cookie, with that algorithm's form of the echo. A
+/// listener that has gone over to another algorithm meanwhile does without.
+#[test]
+fn a_cookie_carries_ecn_of_a_listener_whose_algorithm_needs_it() {
+    for stays in [true, false] {
+        let mut w = World::with(|config, shared| {
+            config.syn_cookies = SynCookies::Always;
+            shared.ecn = false;
+        });
+        w.slow.listen(us(80), 1, 100).unwrap();
+        let asked = |algorithm| FlowOptions { algorithm: Some(algorithm), ..FlowOptions::default() };
+        w.slow.set_listener_options(1, &asked(congestion::Algorithm::Dctcp));
+        let answer = syn(&mut w, 9, SYN.with(TcpFlags::ECE).with(TcpFlags::CWR), options());
+        assert!(answer.header.flags.contains(TcpFlags::ECE));
+        if !stays {
+            w.slow.set_listener_options(1, &asked(congestion::Algorithm::Cubic));
+        }
+        ack(&mut w, 9, &answer, &[]);
+        let flow = accept(&mut w);
+        w.edit(flow, |parts| {
+            let has = |flag| parts.rx.has(flag);
+            assert_eq!((has(flow::state::ECN), has(flow::state::EXACT_ECN)), (stays, stays));
+        });
+    }
+}
+
 /// Without timestamps there is no place for them, so they are not agreed on.
 #[test]
 fn without_timestamps_a_cookie_agrees_on_the_segment_size_alone() {

@@ -23,9 +23,32 @@ fn ack(w: &mut Window, ms: u64, acked: u32, rtt_us: Option<u32>, echo: bool, in_
         is_app_limited,
         ..Signals::at(at(ms))
     };
-    let decision = w.on_ack(&s);
+    let decision = w.on(Event::Ack, &s);
     assert_eq!(decision.cwnd, w.cwnd());
     decision.is_echo_answered
+}
+
+/// The signals of an event other than an acknowledgement.
+fn seen(ms: u64, in_flight: u32) -> Signals {
+    Signals { in_flight, ..Signals::at(at(ms)) }
+}
+
+/// A loss that is found without a timeout.
+fn lost(w: &mut Window, ms: u64, in_flight: u32) {
+    assert_eq!(w.on(Event::Lost, &seen(ms, in_flight)).cwnd, w.cwnd());
+}
+
+fn timeout(w: &mut Window, ms: u64, in_flight: u32, is_reduced: bool) {
+    w.on(Event::Timeout { is_reduced }, &seen(ms, in_flight));
+}
+
+/// Sends after a pause, as a flow does: true when the window restarts.
+fn resume(w: &mut Window, ms: u64, rto: Duration) -> bool {
+    let is_due = w.is_restart_due(at(ms), rto);
+    if is_due {
+        w.on(Event::Idle { rto }, &seen(ms, 0));
+    }
+    is_due
 }
 
 /// One round trip of `rtt_ms`: everything the window allows is sent and acknowledged in pairs of segments.
@@ -66,7 +89,7 @@ fn slow_start_doubles_each_round_trip() {
 fn reno_halves_and_then_adds_one_segment_each_round_trip() {
     let mut w = Window::new(Algorithm::Reno, MSS, at(0));
     (0..3).for_each(|i| round(&mut w, i * 50, 50));
-    w.on_fast_retransmit(at(200), 80_000);
+    lost(&mut w, 200, 80_000);
     assert_eq!((w.cwnd(), w.ssthresh()), (40_000, 40_000));
     for i in 1..=5 {
         round(&mut w, 200 + i * 50, 50);
@@ -79,11 +102,11 @@ fn timeout_falls_to_one_segment_and_repeats_keep_the_threshold() {
     for algorithm in [Algorithm::Reno, Algorithm::Cubic, Algorithm::Dctcp] {
         let mut w = Window::new(algorithm, MSS, at(0));
         (0..3).for_each(|i| round(&mut w, i * 50, 50));
-        w.on_timeout(at(400), 80_000, false);
+        timeout(&mut w, 400, 80_000, false);
         let threshold = w.ssthresh();
         assert_eq!(w.cwnd(), 1000);
         assert_eq!(threshold, if algorithm == Algorithm::Cubic { 56_000 } else { 40_000 });
-        w.on_timeout(at(800), 1000, false);
+        timeout(&mut w, 800, 1000, false);
         assert_eq!((w.cwnd(), w.ssthresh()), (1000, threshold));
     }
 }
@@ -93,7 +116,7 @@ fn never_below_two_segments_of_threshold() {
     for algorithm in [Algorithm::Reno, Algorithm::Cubic, Algorithm::Dctcp] {
         let mut w = Window::new(algorithm, MSS, at(0));
         for i in 0..20 {
-            w.on_fast_retransmit(at(i), 0);
+            lost(&mut w, i, 0);
             assert!(w.cwnd() == w.ssthresh() && w.cwnd() >= 2000);
         }
         assert_eq!(w.cwnd(), 2000);
@@ -104,7 +127,7 @@ fn never_below_two_segments_of_threshold() {
 fn cubic_returns_to_its_maximum_at_k_and_grows_past_it() {
     let mut w = Window::new(Algorithm::Cubic, MSS, at(0));
     (0..5).for_each(|i| round(&mut w, i * 100, 100));
-    w.on_fast_retransmit(at(500), 320_000);
+    lost(&mut w, 500, 320_000);
     assert_eq!(w.cwnd(), 224_000);
     // K = cbrt(96 / 0.4) = 6.2 s
     let mut ms = 500;
@@ -124,7 +147,7 @@ fn cubic_returns_to_its_maximum_at_k_and_grows_past_it() {
 #[test]
 fn cubic_is_never_slower_than_reno_on_short_paths() {
     let mut cubic = Window::new(Algorithm::Cubic, MSS, at(0));
-    cubic.on_fast_retransmit(at(0), 10_000);
+    lost(&mut cubic, 0, 10_000);
     let before = cubic.cwnd();
     (0..100).for_each(|i| round(&mut cubic, i * 2, 2));
     assert!(cubic.cwnd() >= before + 50_000, "{}", cubic.cwnd());
@@ -137,7 +160,7 @@ fn cubic_after_a_timeout_grows_gently_up_to_the_window_before() {
     let mut w = Window::new(Algorithm::Cubic, MSS, at(0));
     (0..2).for_each(|i| round(&mut w, i * 10, 10));
     assert_eq!(w.cwnd(), 40_000);
-    w.on_timeout(at(300), 40_000, false);
+    timeout(&mut w, 300, 40_000, false);
     assert_eq!((w.cwnd(), w.ssthresh()), (1000, 28_000));
     let mut ms = 300;
     while w.cwnd() < w.ssthresh() {
@@ -171,7 +194,7 @@ fn cubic_grows_by_a_whole_segment_on_the_shortest_paths() {
     for (rtt_us, grown) in [(150, 10_000), (999, 10_000), (1_000, 5_300)] {
         let mut w = Window::new(Algorithm::Cubic, MSS, at(0));
         (0..2).for_each(|i| round(&mut w, i, 1));
-        w.on_fast_retransmit(at(2), 40_000);
+        lost(&mut w, 2, 40_000);
         let begun = w.cwnd();
         (0..10).for_each(|_| round_by(&mut w, 2, rtt_us));
         let by = w.cwnd() - begun;
@@ -192,18 +215,18 @@ fn the_window_grows_only_when_it_was_used_up_in_the_last_round_trip() {
             is_app_limited: true,
             ..Signals::at(at(1))
         };
-        let seen = [2_000; 5].map(|acked| w.on_ack(&signals(9_000, acked)).cwnd);
+        let seen = [2_000; 5].map(|acked| w.on(Event::Ack, &signals(9_000, acked)).cwnd);
         assert_eq!(seen, [12_000, 14_000, 16_000, 18_000, 18_000]);
         // Half of the window is used.
-        assert_eq!(w.on_ack(&signals(9_000, 1_000)).cwnd, 18_000);
-        w.on_fast_retransmit(at(2), 18_000);
+        assert_eq!(w.on(Event::Ack, &signals(9_000, 1_000)).cwnd, 18_000);
+        lost(&mut w, 2, 18_000);
         let before = w.cwnd();
         for _ in 0..1000 {
-            w.on_ack(&signals(before - 1_000, before));
+            w.on(Event::Ack, &signals(before - 1_000, before));
         }
         assert_eq!(w.cwnd(), before, "{algorithm:?}");
         for _ in 0..1000 {
-            w.on_ack(&signals(before, before));
+            w.on(Event::Ack, &signals(before, before));
         }
         assert!(w.cwnd() > before, "{algorithm:?}");
     }
@@ -214,9 +237,9 @@ fn the_window_grows_only_when_it_was_used_up_in_the_last_round_trip() {
 fn a_timeout_within_a_recovery_keeps_the_threshold() {
     for algorithm in [Algorithm::Reno, Algorithm::Cubic] {
         let mut w = Window::new(algorithm, MSS, at(0));
-        w.on_fast_retransmit(at(1), 10_000);
+        lost(&mut w, 1, 10_000);
         let threshold = w.ssthresh();
-        w.on_timeout(at(2), 10_000, true);
+        timeout(&mut w, 2, 10_000, true);
         assert_eq!((w.cwnd(), w.ssthresh()), (1000, threshold));
     }
 }
@@ -237,7 +260,7 @@ fn an_echo_reduces_once_per_window() {
 fn dctcp_gives_way_in_proportion() {
     let mut w = Window::new(Algorithm::Dctcp, MSS, at(0));
     (0..4).for_each(|i| round(&mut w, i, 1));
-    w.on_fast_retransmit(at(10), 160_000);
+    lost(&mut w, 10, 160_000);
     (0..200).for_each(|i| round(&mut w, 10 + i, 1));
     let before = w.cwnd();
     assert!(ack(&mut w, 300, 1000, None, true, before - 1000));
@@ -247,15 +270,17 @@ fn dctcp_gives_way_in_proportion() {
 #[test]
 fn recovery_inflates_and_deflates() {
     let mut w = Window::new(Algorithm::Reno, MSS, at(0));
-    w.on_fast_retransmit(at(1), 10_000);
-    (0..3).for_each(|_| w.on_duplicate_ack());
-    assert_eq!(w.cwnd(), 8000);
-    w.on_partial_ack(3000);
-    assert_eq!(w.cwnd(), 6000);
-    w.on_recovered(1000);
-    assert_eq!(w.cwnd(), 2000);
-    w.on_recovered(50_000);
-    assert_eq!(w.cwnd(), 5000);
+    lost(&mut w, 1, 10_000);
+    let mut tell = |event, s: Signals| w.on(event, &s).cwnd;
+    assert_eq!(tell(Event::Duplicate { segments: 3 }, seen(2, 10_000)), 8000);
+    assert_eq!(tell(Event::Partial, Signals { acked_bytes: 3000, ..seen(3, 7_000) }), 6000);
+    assert_eq!(
+        tell(Event::Recovered { is_inflated: false }, seen(4, 1_000)),
+        6000,
+        "the flow counted for itself"
+    );
+    assert_eq!(tell(Event::Recovered { is_inflated: true }, seen(4, 1_000)), 2000);
+    assert_eq!(tell(Event::Recovered { is_inflated: true }, seen(4, 50_000)), 5000);
 }
 
 #[test]
@@ -272,51 +297,97 @@ fn a_pause_restarts_from_the_initial_window() {
     let mut w = Window::new(Algorithm::Cubic, MSS, at(0));
     (0..5).for_each(|i| round(&mut w, i * 10, 10));
     let rto = Duration::from_ms(200);
-    assert_eq!((w.after_idle(at(150), rto), w.cwnd()), (false, 320_000));
-    assert_eq!((w.after_idle(at(50 + 400), rto), w.cwnd()), (true, 80_000));
-    assert_eq!((w.after_idle(at(60_000), rto), w.cwnd()), (true, 10_000));
+    assert_eq!((resume(&mut w, 150, rto), w.cwnd()), (false, 320_000));
+    assert_eq!((resume(&mut w, 50 + 400, rto), w.cwnd()), (true, 80_000));
+    assert_eq!((resume(&mut w, 60_000, rto), w.cwnd()), (true, 10_000));
 }
 
 #[test]
 fn constant_is_constant() {
     let mut w = Window::new(Algorithm::Constant(50_000), MSS, at(0));
-    w.on_fast_retransmit(at(1), 50_000);
-    w.on_timeout(at(2), 50_000, false);
+    lost(&mut w, 1, 50_000);
+    timeout(&mut w, 2, 50_000, false);
     ack(&mut w, 3, 50_000, Some(1), true, 0);
-    w.after_idle(at(100_000), Duration::from_ms(200));
+    resume(&mut w, 100_000, Duration::from_ms(200));
     assert_eq!((w.cwnd(), w.algorithm()), (50_000, Algorithm::Constant(50_000)));
 }
 
 proptest! {
     #[test]
     fn any_order_of_inputs_keeps_the_bounds(
-        which in 0usize..3,
+        which in 0usize..4,
         mss: u16,
-        inputs in proptest::collection::vec((0u8..9, any::<u32>(), any::<u32>(), any::<u64>(), any::<bool>()), 1..200),
+        inputs in proptest::collection::vec((0u8..11, any::<u32>(), any::<u32>(), any::<u64>(), any::<bool>()), 1..200),
     ) {
-        let algorithm = [Algorithm::Reno, Algorithm::Cubic, Algorithm::Dctcp][which];
+        let algorithm = [Algorithm::Reno, Algorithm::Cubic, Algorithm::Dctcp, Algorithm::Constant(1 << 20)][which];
         let mut w = Window::new(algorithm, mss, at(0));
-        for (kind, a, b, now, echo) in inputs {
-            let now = Instant::from_ns(now);
-            match kind {
-                0..=2 => {
-                    let marked_bytes = if echo { a } else { 0 };
-                    w.on_ack(&Signals { acked_bytes: a, marked_bytes, in_flight: b, rtt_us: Some(b), srtt_us: b, ..Signals::at(now) });
+        let mut before = w;
+        let (mut mss, mut mss_min) = (mss.max(1), mss.max(1));
+        for (kind, a, b, now, is_so) in inputs {
+            let s = Signals {
+                acked_bytes: a,
+                marked_bytes: if is_so { a } else { 0 },
+                in_flight: b,
+                rtt_us: Some(b),
+                srtt_us: b,
+                ..Signals::at(Instant::from_ns(now))
+            };
+            let event = match kind {
+                0..=2 => Event::Ack,
+                3 => Event::Lost,
+                4 => Event::Timeout { is_reduced: is_so },
+                5 => Event::Duplicate { segments: a },
+                6 => Event::Partial,
+                7 => Event::Recovered { is_inflated: is_so },
+                8 => Event::Undo { before: &before },
+                9 => {
+                    mss = (a as u16).max(1);
+                    mss_min = mss_min.min(mss);
+                    Event::Mtu { mss }
                 }
-                3 => w.on_fast_retransmit(now, b),
-                4 => w.on_timeout(now, b, false),
-                5 => w.on_duplicate_ack(),
-                6 => w.on_partial_ack(a),
-                7 => w.on_recovered(b),
-                _ => {
-                    w.after_idle(now, Duration::from_ns(u64::from(a)));
-                }
+                _ => Event::Idle { rto: Duration::from_ns(u64::from(a)) },
+            };
+            let decision = w.on(event, &s);
+            prop_assert_eq!((decision.cwnd, decision.pace_rate), (w.cwnd(), w.pace_rate(b)));
+            prop_assert!(w.cwnd() >= u32::from(mss) && w.cwnd() <= CWND_MAX.max(2 * u32::from(mss)));
+            prop_assert!(w.ssthresh() >= 2 * u32::from(mss_min));
+            if kind == 0 {
+                before = w;
             }
-            let mss = u32::from(mss.max(1));
-            prop_assert!(w.cwnd() >= mss && w.cwnd() <= CWND_MAX.max(2 * mss));
-            prop_assert!(w.ssthresh() >= 2 * mss);
         }
     }
+}
+
+/// RFC 4015 section 3.3: window and curve are as before, the threshold is at least what it was; an algorithm that was chosen in between stays.
+#[test]
+fn undo_restores_the_window_but_not_an_algorithm_that_was_left() {
+    for algorithm in [Algorithm::Reno, Algorithm::Cubic, Algorithm::Dctcp, Algorithm::Constant(20_000)] {
+        let mut w = Window::new(Algorithm::Cubic, MSS, at(0));
+        lost(&mut w, 1, 10_000);
+        (0..50).for_each(|i| round(&mut w, 1 + i * 100, 100));
+        let before = w;
+        timeout(&mut w, 5_001, before.cwnd(), false);
+        let mut same = w;
+        same.on(Event::Undo { before: &before }, &seen(5_002, 1_000));
+        assert!(same.ssthresh() >= before.ssthresh());
+        assert_eq!(same, Window { ssthresh: same.ssthresh, ..before });
+        w.switch(algorithm, at(5_002));
+        w.on(Event::Undo { before: &before }, &seen(5_003, 1_000));
+        assert_eq!(w.algorithm(), algorithm);
+        let is_constant = algorithm == Algorithm::Constant(20_000);
+        assert_eq!(w.cwnd(), if is_constant { 20_000 } else { before.cwnd() });
+    }
+}
+
+/// A constant window is nothing to return to.
+#[test]
+fn undo_does_not_bring_a_constant_window_back() {
+    let before = Window::new(Algorithm::Constant(1 << 20), MSS, at(0));
+    let mut w = before;
+    w.switch(Algorithm::Reno, at(1));
+    lost(&mut w, 2, 10_000);
+    w.on(Event::Undo { before: &before }, &seen(3, 1_000));
+    assert_eq!((w.cwnd(), w.algorithm()), (5_000, Algorithm::Reno));
 }
 
 /// "... beta_ecn ... cwnd = cwnd * beta" with 0.8 for Reno and 0.85 for Cubic, in congestion avoidance only (RFC 8511 section 3).
@@ -326,7 +397,7 @@ fn an_echo_in_congestion_avoidance_backs_off_less_than_a_loss() {
         [(Algorithm::Reno, 50_000, 80_000), (Algorithm::Cubic, 70_000, 85_000)]
     {
         let avoiding = |w: &mut Window| {
-            w.on_fast_retransmit(at(1), 200_000);
+            lost(w, 1, 200_000);
             (w.cwnd, w.ssthresh) = (100_000, 50_000);
         };
         let mut w = Window::new(algorithm, MSS, at(0));
@@ -335,7 +406,7 @@ fn an_echo_in_congestion_avoidance_backs_off_less_than_a_loss() {
         assert!(ack(&mut w, 100, 1000, None, true, 99_000));
         assert_eq!(w.cwnd(), after_echo, "{algorithm}");
         avoiding(&mut w);
-        w.on_fast_retransmit(at(200), 100_000);
+        lost(&mut w, 200, 100_000);
         assert_eq!(w.cwnd(), after_loss, "{algorithm}");
     }
 }
@@ -345,7 +416,7 @@ fn an_echo_in_congestion_avoidance_backs_off_less_than_a_loss() {
 #[test]
 fn an_echo_is_answered_anew_when_nothing_is_left_of_the_window_before() {
     let mut w = Window::new(Algorithm::Reno, MSS, at(0));
-    w.on_fast_retransmit(at(1), 200_000);
+    lost(&mut w, 1, 200_000);
     (w.cwnd, w.ssthresh) = (100_000, 50_000);
     assert!(ack(&mut w, 100, 100_000, None, true, 0));
     assert!(ack(&mut w, 200, 80_000, None, true, 0), "the window before is gone");
@@ -360,10 +431,10 @@ fn an_echo_is_answered_anew_when_nothing_is_left_of_the_window_before() {
 fn dctcp_halves_for_a_loss_however_small_its_estimate() {
     let mut w = Window::new(Algorithm::Dctcp, MSS, at(0));
     (0..4).for_each(|i| round(&mut w, i, 1));
-    w.on_fast_retransmit(at(10), 160_000);
+    lost(&mut w, 10, 160_000);
     (0..200).for_each(|i| round(&mut w, 10 + i, 1));
     let before = w.cwnd();
-    w.on_fast_retransmit(at(500), before);
+    lost(&mut w, 500, before);
     assert_eq!(w.cwnd(), before / 2);
 }
 
@@ -375,7 +446,7 @@ fn only_large_windows_on_long_paths_are_paced() {
     assert_eq!(w.cwnd(), 160_000);
     assert_eq!((w.pace_rate(0), w.pace_rate(1_999)), (0, 0), "short paths are not paced");
     assert_eq!(w.pace_rate(100_000), 2 * 1_600_000, "in slow start the window may double");
-    w.on_fast_retransmit(at(500), 160_000);
+    lost(&mut w, 500, 160_000);
     assert_eq!(w.pace_rate(100_000), u64::from(w.cwnd()) * 12);
     assert_eq!(Window::new(Algorithm::Constant(1 << 20), MSS, at(0)).pace_rate(100_000), 0);
 }

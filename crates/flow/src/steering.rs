@@ -1,0 +1,113 @@
+//! Congestion control of a flow: the signals that it gets, and where its decisions are kept. Decides nothing itself.
+
+use crate::{FlowMut, state};
+use base::Instant;
+use congestion::{Decision, Event, Signals};
+
+impl FlowMut<'_> {
+    /// The flow's state, as congestion control sees it at an event without an acknowledgement.
+    #[must_use]
+    #[inline]
+    pub fn signals(&self, now: Instant) -> Signals {
+        Signals {
+            now,
+            acked_bytes: 0,
+            marked_bytes: 0,
+            in_flight: self.tx.in_flight(),
+            flight_max: self.cold.flight_max,
+            rtt_us: None,
+            srtt_us: self.cold.srtt_us,
+            min_rtt_us: self.cold.rtt_us_min,
+            delivery_rate: self.cold.delivery_rate,
+            lost_bytes_total: self.cold.counters.retransmitted_bytes,
+            is_app_limited: !self.rx.has(state::CWND_FULL),
+        }
+    }
+
+    /// Tells congestion control of `event`. Its decision, which is returned, is in force from now on.
+    #[inline]
+    pub fn steer(&mut self, event: Event<'_>, signals: &Signals) -> Decision {
+        let decision = self.cold.window.on(event, signals);
+        if self.cold.pace_rate != decision.pace_rate {
+            // The pace rate seldom changes, and when it does the pacer's fields are in the cache anyway.
+            self.cold.set_pace(decision.pace_rate);
+        }
+        self.tx.cwnd = decision.cwnd;
+        decision
+    }
+
+    /// As [`steer`](Self::steer), when the flow is about to send after a pause: see [`congestion::Window::is_restart_due`].
+    #[cold]
+    pub fn restart(&mut self, now: Instant) {
+        let signals = self.signals(now);
+        self.steer(Event::Idle { rto: self.cold.rto }, &signals);
+    }
+
+    /// Sets the payload of a full segment to `mss` bytes.
+    pub fn resize(&mut self, now: Instant, mss: u16) {
+        self.tx.mss = mss;
+        let signals = self.signals(now);
+        if self.rx.has(state::RECOVERY) {
+            // The repair of losses governs the window (RFC 9937), and returns it to congestion control at its end.
+            self.cold.window.on(Event::Mtu { mss }, &signals);
+        } else {
+            self.steer(Event::Mtu { mss }, &signals);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Config, FlowId, Flows, state};
+    use base::{Duration, Instant};
+    use congestion::{Algorithm, Event, Window};
+
+    const MSS: u16 = 1448;
+
+    fn at(ms: u64) -> Instant {
+        Instant::ZERO.plus(Duration::from_ms(ms))
+    }
+
+    /// Calls `check` with a new flow of Reno that has a round trip of 100 ms.
+    fn with_flow(check: impl FnOnce(&mut crate::FlowMut<'_>)) {
+        let flows = Flows::new(Config { flows: 1, ..Config::default() }, [1, 2]);
+        flows.make(FlowId(0));
+        let mut guard = flows.try_lock(FlowId(0)).expect("no other thread has it");
+        let mut f = guard.parts();
+        f.cold.window = Window::new(Algorithm::Reno, MSS, at(0));
+        (f.tx.mss, f.tx.cwnd, f.cold.srtt_us) = (MSS, f.cold.window.cwnd(), 100_000);
+        check(&mut f);
+    }
+
+    #[test]
+    fn a_decision_is_in_force_with_its_window_and_its_rate() {
+        with_flow(|f| {
+            f.cold.window = Window::new(Algorithm::Reno, u16::MAX, at(0));
+            let signals = congestion::Signals { in_flight: 600_000, ..f.signals(at(1)) };
+            let decision = f.steer(Event::Lost, &signals);
+            assert_eq!((decision.cwnd, decision.pace_rate), (300_000, 300_000 * 12));
+            assert_eq!((f.tx.cwnd, f.cold.pace_rate), (300_000, 300_000 * 12));
+            f.cold.limit_pace(1_000);
+            f.steer(Event::Lost, &signals);
+            assert_eq!(
+                (f.tx.cwnd, f.cold.pace_rate),
+                (150_000, 1_000),
+                "SO_MAX_PACING_RATE bounds each decision"
+            );
+        });
+    }
+
+    #[test]
+    fn larger_segments_leave_room_for_one_but_not_while_losses_are_repaired() {
+        with_flow(|f| {
+            f.steer(Event::Timeout { is_reduced: false }, &f.signals(at(1)));
+            assert_eq!(f.tx.cwnd, u32::from(MSS));
+            f.rx.set(state::RECOVERY);
+            f.resize(at(2), 5_000);
+            assert_eq!((f.tx.mss, f.tx.cwnd, f.cold.window.cwnd()), (5_000, u32::from(MSS), 5_000));
+            f.rx.clear(state::RECOVERY);
+            f.resize(at(3), 8_000);
+            assert_eq!((f.tx.mss, f.tx.cwnd), (8_000, 8_000));
+        });
+    }
+}
