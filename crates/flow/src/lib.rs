@@ -29,7 +29,7 @@ pub use address::Addresses;
 pub use cell::{FlowGuard, FlowMut, Flows, prefetch, prefetch_all, prefetch_frame};
 pub use cold::{Cold, Counters, INTERVALS, Interval, PathProbe, QUICK_SEGMENTS};
 pub use config::Config;
-pub use congestion::{Event, Signals};
+pub use congestion::{Decision, Event, Signals};
 pub use flags::{event, rare, state};
 pub use keeper::{Install, InstallError, Keeper};
 pub use message::{

@@ -6,7 +6,7 @@ use crate::{Config, SlowPath};
 use base::{Duration, Instant};
 use congestion::Algorithm;
 use control::{Congestion, SocketOptions};
-use flow::{FlowId, FlowMut, class, state};
+use flow::{FlowId, class};
 use std::net::IpAddr;
 use std::num::NonZeroU64;
 
@@ -174,7 +174,8 @@ impl SlowPath {
         });
         let algorithm = options.algorithm.unwrap_or(self.config.algorithm);
         if before.algorithm != options.algorithm {
-            self.with_flow(flow, |parts| switch(now, parts, algorithm));
+            let rates = self.flow_config().rates;
+            self.with_flow(flow, |parts| parts.choose(now, algorithm, &rates));
         }
     }
 
@@ -202,21 +203,6 @@ impl SlowPath {
     #[must_use]
     pub fn options(&self, flow: FlowId) -> Option<&FlowOptions> {
         self.connections.get(&flow).map(|c| &c.options)
-    }
-}
-
-/// Switches a flow to another algorithm, with its form of ECN feedback.
-fn switch(now: Instant, parts: &mut FlowMut<'_>, algorithm: Algorithm) {
-    let window = &mut parts.cold.window;
-    if window.algorithm() == algorithm {
-        return;
-    }
-    window.switch(algorithm, now);
-    parts.tx.cwnd = window.cwnd();
-    if algorithm.wants_exact_echo() {
-        parts.rx.set(state::EXACT_ECN);
-    } else {
-        parts.rx.clear(state::EXACT_ECN);
     }
 }
 
