@@ -27,11 +27,12 @@ impl State {
 
     /// As `may_go`, for a flow that is paced, and takes nothing out of the bucket.
     #[inline]
-    pub(crate) fn has_room_in_bucket(&self, cold: &Cold) -> bool {
-        cold.pace_at <= self.now
+    pub(crate) fn has_room_in_bucket(&self, w: &Work<'_>) -> bool {
+        w.f.cold.pace_at <= self.now && w.region.limits().next() <= self.now
     }
 
-    /// A token bucket of [`BURST`] bytes, or [`BURST_LIMITED`] segments, that fills at the flow's rate. It is kept as a time, `pace_at`:
+    /// Asks the flow's own bucket, and then those of its application ([`flow::Limits`]): while these are empty all its flows wait in the
+    /// backlog. The own one is a token bucket of [`BURST`] bytes, or [`BURST_LIMITED`] segments, that fills at the flow's rate. It is kept as a time, `pace_at`:
     /// when the bucket would be full, less the time worth of the bytes taken. It may be overdrawn by one segment.
     pub(crate) fn pace(&mut self, w: &mut Work<'_>, len: u32) -> bool {
         let cold = &mut *w.f.cold;
@@ -43,7 +44,18 @@ impl State {
             self.pacer.wait(w.id.0, cold.pace_at);
             return false;
         }
+        let limits = w.region.limits();
+        if self.now < limits.next() {
+            self.backlog.rest(w.f.rx.region, limits.next());
+            self.wait_for_turn(w);
+            return false;
+        }
         cold.pace_at = cold.pace_at.max(full).plus(time(u64::from(len)));
+        limits.take(self.now, len);
+        if self.now < limits.next() {
+            // At once, so that no flow of the application has a turn in which it cannot send.
+            self.backlog.rest(w.f.rx.region, limits.next());
+        }
         true
     }
 }

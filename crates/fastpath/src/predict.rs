@@ -206,7 +206,7 @@ impl State {
     /// As `answer`, for a paced flow: a lone request finds its bucket full.
     #[inline(never)]
     fn answer_paced<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) -> Predicted {
-        if !self.has_room_in_bucket(w.f.cold) {
+        if !self.has_room_in_bucket(w) {
             return Predicted::No;
         }
         let before = w.f.tx.snd_max;

@@ -125,6 +125,9 @@ impl Keeper {
             let algorithm = parts.cold.window.algorithm();
             parts.cold.law = RateLaw::new(algorithm, &self.flows.config().rates, what.mss, now);
             parts.tx.cwnd = parts.cold.window.cwnd();
+            if let Some(rate) = region.limits().rate() {
+                parts.cold.limit_pace(rate.get());
+            }
             let initial = self.flows.config().receive_buffer_initial.clamp(RING_MIN, RING_MAX);
             parts.rx.window_log2 = initial.ilog2() as u8;
             if algorithm.wants_exact_echo() {

@@ -16,6 +16,7 @@ mod cold;
 mod config;
 mod flags;
 mod keeper;
+mod limit;
 mod message;
 mod owner;
 mod record;
@@ -32,6 +33,7 @@ pub use config::Config;
 pub use congestion::{Decision, Event, Signals};
 pub use flags::{event, rare, state};
 pub use keeper::{Install, InstallError, Keeper};
+pub use limit::{Limits, RateLimit};
 pub use message::{
     Command, CommandReceiver, CommandSender, Exception, ExceptionReceiver, ExceptionSender, FRAME_COPY_MAX,
     FrameReason, commands, exceptions,

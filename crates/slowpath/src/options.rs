@@ -153,7 +153,7 @@ impl SlowPath {
     pub fn set_options(&mut self, now: Instant, flow: FlowId, options: &FlowOptions) {
         let live = self.connections.get_mut(&flow).filter(|c| !c.is_over && !c.is_orphan);
         let Some(connection) = live else { return };
-        let tuple = connection.tuple;
+        let (tuple, region) = (connection.tuple, connection.owner.region);
         let before = std::mem::replace(&mut connection.options, *options);
         if before.keepalive != options.keepalive {
             self.keepalive_changed(now, flow);
@@ -163,7 +163,8 @@ impl SlowPath {
             self.with_flow(flow, |parts| parts.cold.limit_receive(bytes, parts.rx.rcv_shift));
         }
         if before.max_pacing_rate != options.max_pacing_rate {
-            let most = options.max_pacing_rate.map_or(0, NonZeroU64::get);
+            let allowed = self.region(region).and_then(|region| region.limits().rate());
+            let most = options.max_pacing_rate.into_iter().chain(allowed).min().map_or(0, NonZeroU64::get);
             self.with_flow(flow, |parts| parts.cold.limit_pace(most));
         }
         let is_express =
