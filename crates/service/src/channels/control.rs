@@ -484,11 +484,18 @@ impl Registry {
         answer.recv_timeout(Duration::from_millis(100)).ok()
     }
 
-    /// The region with that index is about to be another's.
-    pub fn forget_channels_of(&self, index: u16) {
-        if self.channels.is_some() {
-            self.say(Say::RegionGone(index));
+    /// That region ends: its index is about to be another's. What its programs have written is sent by the engine, which has its memory.
+    pub fn forget_channels_of(&mut self, region: &AppRegion) {
+        if self.channels.is_none() {
+            return;
         }
+        let virtual_ends = |used: &Use| match used {
+            Use::Flow(Flow { carrier: Carrier::Channel { .. }, ends, .. }) => Some(*ends),
+            _ => None,
+        };
+        let all: Vec<_> = region.slots.iter().filter_map(|(_, used)| virtual_ends(used)).collect();
+        all.iter().for_each(|ends| self.forget_ends(ends));
+        self.say(Say::RegionGone(region.memory.index));
     }
 
     /// At the service's end: resets all virtual sockets, and waits until the peers know, for a short time.

@@ -488,3 +488,7 @@ fn copy_out(end: &End, position: u64, out: &mut [u8]) -> Result<(), (usize, Viol
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "ends_tests.rs"]
+mod tests;

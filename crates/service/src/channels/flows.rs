@@ -24,8 +24,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Bytes that are built or taken at once: a frame of the largest size, and small ones beside it.
+/// Bytes that are built at once: a frame of the largest size, and small ones beside it.
 const ROOM: usize = 64 << 10;
+/// Bytes that are taken at once: copied twice, they stay in the first-level cache.
+const PIECE: usize = 16 << 10;
 /// Bytes of the largest ring of frames on their way to the peer.
 const RING_MOST: usize = 1 << 20;
 
@@ -254,7 +256,7 @@ impl Transport for Flows {
         let mut taken = 0;
         self.scratch.resize(ROOM, 0);
         while taken < count {
-            let most = (count - taken).min(ROOM);
+            let most = (count - taken).min(PIECE);
             let n = Self::take_some(end, &self.bells, &mut self.scratch[..most], take);
             if n == 0 {
                 let is_over = flags & (FIN | RESET | FAILED) != 0;

@@ -452,7 +452,7 @@ impl Registry {
         if let Some(region) = self.regions.remove(&id) {
             self.bells_changed.push(BellChange::Gone(region.bells[0].clone()));
             self.bells.set_region(region.memory.index, None);
-            self.forget_channels_of(region.memory.index);
+            self.forget_channels_of(&region);
             for (core, bell) in self.cores.iter().zip(&region.bells[1..]) {
                 core.say(Command::Unwatch(bell.clone()));
             }
