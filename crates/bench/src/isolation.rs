@@ -3,7 +3,7 @@
 
 mod flows;
 pub mod pings;
-mod turn;
+pub mod turn;
 
 use crate::bars::{self, Bar, Limit, Measure};
 use crate::bulk;
@@ -116,7 +116,7 @@ fn say(report: &mut Report) {
 
 /// What one run measures on one system.
 #[derive(Clone, Copy)]
-struct Case {
+pub struct Case {
     /// The length of a request and of its reply.
     bytes: u32,
     /// The number of connections, each with one request at a time.

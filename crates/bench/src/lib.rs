@@ -7,6 +7,7 @@
 mod affinity;
 mod bars;
 mod bulk;
+mod channels;
 mod client;
 mod clock;
 mod cpu;
@@ -91,6 +92,11 @@ const BENCHES: &[Bench] = &[
         name: "isolation",
         about: "small requests beside iperf3 -P 8 over veth and TAP, into the server and out of it",
         run: isolation::run,
+    },
+    Bench {
+        name: "channels",
+        about: "two services over veth: 64-byte RPCs and a stream by channel and by plain TCP, a stopped reader",
+        run: channels::run,
     },
     Bench {
         name: "sockets",

@@ -7,12 +7,25 @@ use crate::hub::Hub;
 use crate::streams::Streams;
 use crate::transport::{ChannelId, Gone, Transport};
 
-/// Bytes taken from one channel before the next is served: about four frames.
-const TURN: usize = 256 << 10;
+/// Bytes taken from one channel before the next is served: about one frame of bulk data, some ten microseconds.
+const TURN: usize = 64 << 10;
 
-/// Makes the channels that sessions need, takes in what has come over `channels`, sends what there is, and destroys what is over. Returns
-/// true when some channel may have more to do at once. Events remain to be polled.
+/// One whole round: [`receive`], then [`send`]. A caller that takes the events between the two has what they ask for in the same round.
+/// Returns true when some channel may have more to do at once.
 pub fn round<T: Transport>(
+    now: Instant,
+    hub: &mut Hub,
+    transport: &mut T,
+    metadata: &T::Metadata,
+    channels: &[ChannelId],
+    streams: &mut impl Streams,
+) -> bool {
+    let has_more = receive(now, hub, transport, metadata, channels, streams);
+    send(now, hub, transport, channels, streams) | has_more
+}
+
+/// Makes the channels that sessions need, and takes in what has come over `channels`. Returns true when more has come than one turn takes.
+pub fn receive<T: Transport>(
     now: Instant,
     hub: &mut Hub,
     transport: &mut T,
@@ -36,6 +49,18 @@ pub fn round<T: Transport>(
             hub.gone(now, *channel);
         }
     }
+    has_more
+}
+
+/// Sends what there is over `channels`, and destroys what is over. Returns true when some channel has more to send and may have room.
+pub fn send<T: Transport>(
+    now: Instant,
+    hub: &mut Hub,
+    transport: &mut T,
+    channels: &[ChannelId],
+    streams: &mut impl Streams,
+) -> bool {
+    let mut has_more = false;
     for channel in channels {
         if !hub.has_output(*channel) {
             continue;

@@ -87,6 +87,19 @@ pub struct Over {
     pub why: Ended,
 }
 
+/// What a hub knows of a session, for reports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct About {
+    /// The service at the other side.
+    pub peer: IpAddr,
+    /// What the session's sockets need most.
+    pub class: Class,
+    /// True: this side has opened the session, and makes its channels.
+    pub is_opener: bool,
+    /// The user of this host with the session's sockets; `None`: several users share it, or the peer has opened it.
+    pub user: Option<u32>,
+}
+
 /// How much a hub keeps: for limits, reports and the check that nothing is left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Census {
@@ -206,6 +219,21 @@ impl Hub {
     #[must_use]
     pub fn peer(&self, id: SessionId) -> Option<IpAddr> {
         self.sessions.get(&id.0).map(|entry| entry.peer)
+    }
+
+    /// What a report says of a session beside its own counters.
+    #[must_use]
+    pub fn about(&self, id: SessionId) -> Option<About> {
+        let entry = self.sessions.get(&id.0)?;
+        let user = entry.lane.and_then(|lane| lane.user);
+        Some(About { peer: entry.peer, class: entry.class, is_opener: entry.lane.is_some(), user })
+    }
+
+    /// The class of the sockets on that channel; `None`: the channel is in its handshake, or gone.
+    #[must_use]
+    pub fn class_of(&self, channel: ChannelId) -> Option<Class> {
+        let place = self.places.get(&channel)?;
+        self.sessions.get(&place.session).map(|entry| entry.class)
     }
 
     /// Opens no more sessions and sockets; what there is ends by itself.

@@ -21,7 +21,7 @@ mod greeting;
 pub mod hello;
 pub mod hub;
 mod intervals;
-mod lane;
+pub mod lane;
 pub mod limits;
 pub mod open;
 pub mod proof;
@@ -36,7 +36,7 @@ mod streams;
 pub mod transport;
 pub mod violation;
 
-pub use hub::{Config, Hub, SessionId};
+pub use hub::{About, Config, Hub, SessionId};
 pub use lane::{Class, Lane, Sharing};
 pub use session::{Event, News, Session};
 pub use streams::Streams;

@@ -19,6 +19,12 @@ pub struct ChannelState {
 }
 
 impl ChannelState {
+    /// The channel's number in its session.
+    #[must_use]
+    pub const fn number(&self) -> u32 {
+        self.number.0
+    }
+
     /// True while the channel may be given more.
     #[must_use]
     pub(crate) const fn has_room(&self) -> bool {

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Version of these messages. Each side refuses any other version, with a message that says which one it speaks.
-pub const PROTOCOL: u32 = 19;
+pub const PROTOCOL: u32 = 20;
 /// Slot 0 of an application region carries no connection: its doorbell bit means "read the control socket".
 pub const CONTROL_SLOT: u32 = 0;
 
@@ -120,6 +120,34 @@ pub struct SocketOptions {
     pub may_fragment: bool,
     /// `SO_REUSEADDR`: a port that the service gives the socket may be shared with other such sockets.
     pub reuse_address: bool,
+    /// Whether the connection may go over channels (`TOWPATH_CHANNEL`).
+    pub channel: ChannelWish,
+}
+
+/// What a program's `TOWPATH_CHANNEL` says about connections over channels to another service.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum ChannelWish {
+    /// Nothing: the service's rules decide.
+    #[default]
+    Unset,
+    /// Always plain TCP.
+    Never,
+    /// By channel where the peer has a channel service, else plain TCP.
+    Prefer,
+    /// By channel, or not at all.
+    Require,
+}
+
+impl ChannelWish {
+    /// The values of the variable.
+    pub const NAMES: [(&'static str, Self); 3] =
+        [("never", Self::Never), ("prefer", Self::Prefer), ("require", Self::Require)];
+
+    /// The wish with this name in [`Self::NAMES`].
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, wish)| *wish)
+    }
 }
 
 /// `TCP_CONGESTION`: the algorithms that the service's TCP has.
@@ -397,6 +425,8 @@ pub enum Report {
     Cycles(Counting),
     /// Read the policy file again. Only the service's own user or root.
     Reload,
+    /// List sessions with other services, their channels and sockets.
+    Channels,
 }
 
 /// A change of cycle counting.

@@ -16,6 +16,9 @@ pub const REQUIRE_ENV: &str = "TOWPATH_REQUIRE";
 /// Environment variable: the behaviour of `io_uring_setup`; see [`Rings`].
 pub const IO_URING_ENV: &str = "TOWPATH_IO_URING";
 
+/// Environment variable: whether connections go over channels to another service, a name of [`ChannelWish`](crate::ChannelWish).
+pub const CHANNEL_ENV: &str = "TOWPATH_CHANNEL";
+
 /// The treatment of a program's io_uring instances; this library does not see their operations on sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rings {

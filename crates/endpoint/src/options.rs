@@ -12,7 +12,7 @@ use crate::Endpoint;
 use crate::option_values::{Rule, congestion, deferral, doubled, int};
 use crate::option_values::{linger, number, pacing_rate, timeval, traffic_class};
 use crate::send_buffer::BUFFER_MIN;
-use control::SocketOptions;
+use control::{ChannelWish, SocketOptions};
 use libc::*;
 use libc::{IPPROTO_IP as IP, IPPROTO_IPV6 as IPV6, IPPROTO_TCP as TCP, SOL_SOCKET as SOCKET};
 use rustix::io::Errno;
@@ -251,6 +251,8 @@ impl Options {
             traffic_class: traffic_class(self.number(IPV6, IPV6_TCLASS)),
             priority: byte(self.number(SOCKET, SO_PRIORITY).unwrap_or(0)),
             reuse_address: self.is_on(SOCKET, SO_REUSEADDR),
+            // The program's, not the socket's: the request for a connection names it.
+            channel: ChannelWish::Unset,
         }
     }
 }

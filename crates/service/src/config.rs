@@ -1,16 +1,18 @@
 //! The configuration of the service. Each key can be given as a flag, as a `TOWPATH_*` variable and in one TOML file; a flag overrides a
 //! variable, a variable the file, the file the default.
 
+pub(crate) mod channels;
+pub(crate) mod link;
 pub(crate) mod values;
 
+use crate::channels::rules::ChannelRule;
 use crate::config::values::{Congestion, Mac, Network, PortChoice, PortKind, Rate};
 use crate::policy::{self, Door, Limits, Policy, Source};
 use crate::privilege::User;
 use crate::{ServiceError, sys};
-use base::limits::{BUFFER_INITIAL_DEFAULT, RECEIVE_MAX_DEFAULT, RING_MAX, RING_MAX_DEFAULT, SLOTS_MAX};
+use base::limits::{RECEIVE_MAX_DEFAULT, RING_MAX, RING_MAX_DEFAULT, SLOTS_MAX};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
-use slowpath::{OwnAddress, Routes};
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
@@ -131,6 +133,21 @@ options! {
     /// Most connections over the port at once [default: 65536]
     #[arg(env = "TOWPATH_MAX_FLOWS", value_name = "N")]
     max_flows: u32,
+    ["Channels to other hosts with this service"]
+    /// Hosts with which channels are made, with prefix length: 10.9.0.0/24. Without a secret these hosts are trusted [default: none, no
+    /// channels]
+    #[arg(env = "TOWPATH_CHANNEL_PEERS", value_delimiter = ',', value_name = "ADDRESS/PREFIX")]
+    channel_peers: Vec<Network>,
+    /// TCP port for channels, the same at all hosts [default: 7117]
+    #[arg(env = "TOWPATH_CHANNEL_PORT", value_name = "PORT")]
+    channel_port: NonZeroU16,
+    /// File with the secret that both services prove to each other, 16 to 4096 bytes; only its owner may read it [default: none]
+    #[arg(env = "TOWPATH_CHANNEL_SECRET", value_name = "FILE")]
+    channel_secret: PathBuf,
+    /// Connections that go by channel, as ADDRESS/PREFIX[:PORT[-PORT]][=latency|throughput|never]; the first that fits counts [default:
+    /// none but those of programs with TOWPATH_CHANNEL]
+    #[arg(env = "TOWPATH_CHANNEL_RULES", value_delimiter = ',', value_name = "RULE")]
+    channel_rules: Vec<ChannelRule>,
     ["Faults of the port, for tests"]
     /// For tests: share of packets lost in each direction, like 1% [default: 0%]
     #[arg(env = "TOWPATH_FAULT_LOSS", value_name = "SHARE", hide = true)]
@@ -252,18 +269,6 @@ pub struct Link {
     pub seed: u64,
 }
 
-impl Link {
-    /// True when `gateway` is on the link of one of the service's addresses. Link-local addresses are on every link of their family (RFC
-    /// 4291 section 2.5.6), and IPv6 routers mostly announce themselves by them.
-    fn reaches(&self, gateway: IpAddr) -> bool {
-        let own = || self.own.iter().map(|n| OwnAddress { addr: n.address, prefix_len: n.prefix });
-        let is_link_local = matches!(gateway, IpAddr::V6(v6) if v6.is_unicast_link_local());
-        let is_covered = |own: OwnAddress| own.covers(gateway) || is_link_local && own.addr.is_ipv6();
-        let routes = Routes::new(own().collect(), None, None);
-        own().any(is_covered) && !routes.owns(gateway) && !routes.is_group(gateway)
-    }
-}
-
 /// The configuration in use: every key has a value.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -275,6 +280,8 @@ pub struct Config {
     pub port: PortKind,
     /// Options of the port's link; without a port they have no effect.
     pub link: Link,
+    /// Channels to other hosts; `None`: there are none.
+    pub channels: Option<channels::Settings>,
     /// Which applications may share pair regions.
     pub sharing: Sharing,
     /// Users that may register. Empty together with `allow_gids`: the default rule, see `door`.
@@ -327,100 +334,6 @@ impl Options {
             .map_err(|e| ServiceError::ConfigText { path: path.to_owned(), error: e.to_string() })
     }
 
-    /// Refuses keys that have an effect only with a port, or not with this kind of port.
-    fn check_port(&self) -> Result<(), ServiceError> {
-        const OF_PORT: &[&str] = &[
-            "port_name",
-            "netns",
-            "address",
-            "host_address",
-            "gateway",
-            "mac",
-            "mtu",
-            "no_checksum_offload",
-            "no_gso",
-            "congestion",
-            "express_ports",
-            "sack",
-            "timestamps",
-            "window_scaling",
-            "ecn",
-            "buffer_initial",
-            "send_buffer",
-            "max_flows",
-            "fault_loss",
-            "fault_reorder",
-            "fault_duplicate",
-            "fault_corrupt",
-            "fault_truncate",
-            "fault_seed",
-        ];
-        let wrong = |key, must| Err(ServiceError::Value { key, must });
-        match self.port.as_ref().map_or(PortKind::None, |port| port.kind) {
-            PortKind::None => {}
-            PortKind::Tap
-                if self.port_name.is_some() && self.port.as_ref().is_some_and(|p| p.name.is_some()) =>
-            {
-                return wrong("port_name", "not be given beside the name in --port");
-            }
-            PortKind::Tap => return Ok(()),
-            PortKind::Packet if self.port_name.is_some() => {
-                return wrong("port_name", "be given in --port: packet:INTERFACE");
-            }
-            PortKind::Packet if self.host_address.is_some() => {
-                return wrong(
-                    "host_address",
-                    "be used with a TAP (--port tap); other interfaces have their own",
-                );
-            }
-            PortKind::Packet => return Ok(()),
-        }
-        match self.set().into_iter().find(|key| OF_PORT.contains(key)) {
-            Some(key) => {
-                Err(ServiceError::Value { key, must: "be used with a port (--port tap or packet:INTERFACE)" })
-            }
-            None => Ok(()),
-        }
-    }
-
-    fn link(&self) -> Link {
-        let checksum = !self.no_checksum_offload.unwrap_or(false);
-        let congestion = self.congestion.unwrap_or_default();
-        let ecn = self.ecn.unwrap_or(congestion.0.needs_ecn());
-        let on = |switch: Option<bool>| switch.unwrap_or(true);
-        Link {
-            name: self
-                .port
-                .as_ref()
-                .and_then(|port| port.name.clone())
-                .or_else(|| self.port_name.clone())
-                .unwrap_or_else(|| "towpath%d".to_owned()),
-            namespace: self.netns.clone(),
-            own: self.address.clone().unwrap_or_default(),
-            host: self.host_address.clone().unwrap_or_default(),
-            gateways: self.gateway.clone().unwrap_or_default(),
-            mac: self.mac,
-            mtu: self.mtu,
-            checksum,
-            gso: checksum && !self.no_gso.unwrap_or(false),
-            congestion,
-            express_ports: self.express_ports.clone().unwrap_or_default(),
-            switches: [on(self.sack), on(self.timestamps), on(self.window_scaling), ecn],
-            buffer_initial: self.buffer_initial.unwrap_or(
-                self.ring_max.map_or(BUFFER_INITIAL_DEFAULT, |max| max.min(BUFFER_INITIAL_DEFAULT)),
-            ),
-            hop_limit: self.hop_limit.unwrap_or(64),
-            send_buffer: self.send_buffer.unwrap_or(0),
-            flows: self.max_flows.unwrap_or(65_536),
-            loss: self.fault_loss.unwrap_or_default(),
-            reorder: self.fault_reorder.unwrap_or_default(),
-            duplicate: self.fault_duplicate.unwrap_or_default(),
-            corrupt: self.fault_corrupt.unwrap_or_default(),
-            truncate: self.fault_truncate.unwrap_or_default(),
-            seed: self.fault_seed.unwrap_or(1),
-        }
-    }
-
     /// Fills in the defaults and checks every value.
     ///
     /// # Errors
@@ -429,6 +342,8 @@ impl Options {
         let differs = toml::to_string(&self).unwrap_or_default().lines().map(str::to_owned).collect();
         self.check_port()?;
         let link = self.link();
+        let is_shared = self.sharing == Some(Sharing::Always);
+        let channels = channels::settings(&self, is_shared)?;
         let private = self.private.unwrap_or(false);
         let policy_source = source(self.policy, private);
         let (allow_uids, allow_gids) =
@@ -442,6 +357,7 @@ impl Options {
             policy: Policy::new(door, rules, sys::own_namespace(), limits),
             policy_source,
             link,
+            channels,
             control: self.control.unwrap_or_else(control::default_control_path),
             private,
             port: self.port.map_or(PortKind::None, |port| port.kind),
@@ -505,30 +421,6 @@ fn door(users: &[u32], groups: &[u32], private: bool) -> Door {
 }
 
 impl Config {
-    /// Refuses values with which no port could be opened.
-    fn check_link(&self) -> Result<(), ServiceError> {
-        let wrong = |key, must| Err(ServiceError::Value { key, must });
-        let link = &self.link;
-        if link.mac.is_some_and(|mac| mac.0[0] & 1 == 1 || mac.0 == [0; 6]) {
-            return wrong("mac", "be the address of one station, like 02:00:00:00:00:01");
-        }
-        if link.mtu.is_some_and(|mtu| !MTU_RANGE.contains(&mtu)) {
-            return wrong("mtu", "be from 576 to 65521");
-        }
-        let mut all = link.own.iter().chain(&link.host);
-        if all.clone().any(|n| n.address.is_ipv6()) && link.mtu.is_some_and(|mtu| mtu < MTU_V6_MIN) {
-            return wrong("mtu", "be at least 1280 with an IPv6 address (RFC 8200 section 5)");
-        }
-        if all.any(|n| n.address.is_multicast() || n.address.is_unspecified()) {
-            return wrong("address", "name addresses of one host each, as --host-address must");
-        }
-        let count = |v4: bool| link.host.iter().filter(|n| n.address.is_ipv4() == v4).count();
-        if count(true) > 1 || count(false) > 1 {
-            return wrong("host_address", "name one address of each family at most");
-        }
-        Ok(())
-    }
-
     /// True when every user may register unless `allow_uids` or `allow_gids` says otherwise. It tells the state at start: the service may
     /// have become another user since.
     #[must_use]
@@ -586,12 +478,6 @@ impl Config {
         Ok(())
     }
 }
-
-/// Largest IP packet, bytes: from the least that IPv4 requires of hosts (RFC 791) to the most that Linux allows.
-const MTU_RANGE: std::ops::RangeInclusive<u16> = 576..=65_521;
-
-/// Least MTU of an IPv6 link (RFC 8200 section 5).
-const MTU_V6_MIN: u16 = 1280;
 
 /// `Reply::Region` carries the region's memfd, the slow path's eventfd and one eventfd per core.
 const CORES_MAX: u8 = control::FDS_MAX as u8 - 2;

@@ -5,11 +5,12 @@ pub(crate) mod meter;
 pub(crate) mod wakers;
 
 use crate::ServiceError;
+use crate::channels::engine::{Engine, Say, Start};
 use crate::cores::meter::CoreMeter;
 use crate::cores::wakers::Bells;
+use crate::cores::wakers::write_eventfd;
 use crate::daemon::clock::Clock;
 use crate::registry::registration::new_eventfd;
-use crate::registry::write_eventfd;
 use crate::relay::endpoint::End;
 use crate::relay::{Outcome, Relays};
 use crate::report::port_stats::Counted;
@@ -42,6 +43,10 @@ pub enum Command {
     Fed(u32),
     /// Send the core's counters to this channel.
     Count(Sender<Counted>),
+    /// Begin to carry sockets over channels.
+    BeginChannels(Box<Start>),
+    /// A command to the channels' engine.
+    Channels(Say),
 }
 
 /// The control thread's handle of one core.
@@ -119,6 +124,7 @@ impl Core {
             inbox,
             outbox,
             relays,
+            channels: None,
             port_wait: None,
             meter,
             looked_at: Instant::ZERO,
@@ -180,6 +186,7 @@ struct Worker {
     inbox: Receiver<Command>,
     outbox: Sender<Outcome>,
     relays: Relays,
+    channels: Option<Box<Engine>>,
     /// Readiness of the port that the epoll waits for; `None`: the port is not watched.
     port_wait: Option<Wait>,
     meter: CoreMeter,
@@ -198,31 +205,38 @@ impl Worker {
             self.meter.wakes();
             self.core.wakes().for_each(|news| self.common.bells.wake(news.region, news.context));
             self.meter.rest();
-            self.core.strangers().for_each(|(region, slot)| self.relays.news(region, slot));
+            for (region, slot) in self.core.strangers() {
+                let is_taken = self.channels.as_mut().is_some_and(|engine| engine.news(region, slot));
+                if !is_taken {
+                    self.relays.news(region, slot);
+                }
+            }
             if progress.wake_slow_path {
                 write_eventfd(self.common.told.as_fd());
             }
-            let Some(obeyed) = self.obey() else { return };
+            let Some(obeyed) = self.obey(now) else { return };
             self.look_at_resting(now);
-            if progress.is_busy() | obeyed | self.relay() {
+            if progress.is_busy() | obeyed | self.relay() | self.serve_channels(now) {
                 quiet_since = None;
                 continue;
             }
             self.meter.idle();
             let since = *quiet_since.get_or_insert(now);
-            let near = progress.deadline != Instant::NEVER && progress.deadline.since(now) < NEAR;
+            let own = self.channels.as_ref().map_or(Instant::NEVER, |engine| engine.deadline());
+            let deadline = progress.deadline.min(own);
+            let near = deadline != Instant::NEVER && deadline.since(now) < NEAR;
             if near || now.since(since) < self.common.spin {
                 // The application that has to act may need this very processor.
                 std::thread::yield_now();
                 continue;
             }
-            self.sleep(now, progress.deadline);
+            self.sleep(now, deadline);
             quiet_since = None;
         }
     }
 
     /// Carries out the control thread's commands. `None`: the control thread is gone; else whether there were any.
-    fn obey(&mut self) -> Option<bool> {
+    fn obey(&mut self, now: Instant) -> Option<bool> {
         let mut obeyed = false;
         loop {
             match self.inbox.try_recv() {
@@ -235,7 +249,18 @@ impl Worker {
                 Ok(Command::Open(id, ends)) => self.relays.open(id, *ends),
                 Ok(Command::Look(id)) => self.relays.look(id),
                 Ok(Command::Linger(end)) => self.relays.linger(*end),
-                Ok(Command::Fed(region)) => self.relays.fed(region),
+                Ok(Command::Fed(region)) => {
+                    self.relays.fed(region);
+                    self.channels.iter_mut().for_each(|engine| engine.fed(region));
+                }
+                Ok(Command::BeginChannels(start)) => {
+                    self.channels = Some(Box::new(Engine::new(*start, self.common.bells.clone())));
+                }
+                Ok(Command::Channels(say)) => {
+                    if let Some(engine) = &mut self.channels {
+                        engine.obey(now, say);
+                    }
+                }
                 Ok(Command::Count(answer)) => {
                     let core = *self.core.counters();
                     let counted =
@@ -273,6 +298,25 @@ impl Worker {
         true
     }
 
+    /// Serves the channels that have news. True when there were any.
+    fn serve_channels(&mut self, now: Instant) -> bool {
+        let Some(engine) = &mut self.channels else { return false };
+        if !engine.has_work(now) {
+            return false;
+        }
+        self.meter.relays();
+        engine.work(now);
+        let mut said = false;
+        for told in engine.told() {
+            said = true;
+            drop(self.outbox.send(Outcome::Channels(told)));
+        }
+        if said {
+            write_eventfd(self.common.told.as_fd());
+        }
+        true
+    }
+
     /// Sleeps until a bell rings, the port is ready, or `deadline`.
     fn sleep(&mut self, now: Instant, deadline: Instant) {
         let wait = self.port.arm();
@@ -280,8 +324,10 @@ impl Worker {
             self.port.disarm();
             return;
         }
-        if !self.relays.deputies.prepare_sleep() {
-            self.core.awake();
+        let sleeps = self.relays.deputies.prepare_sleep()
+            && self.channels.as_ref().is_none_or(|engine| engine.prepare_sleep());
+        if !sleeps {
+            self.are_all_awake();
             self.port.disarm();
             return;
         }
@@ -293,9 +339,15 @@ impl Worker {
         });
         self.meter.asleep();
         self.wait(timeout.as_ref());
+        self.are_all_awake();
+        self.port.disarm();
+    }
+
+    /// Withdraws every announcement of sleep.
+    fn are_all_awake(&mut self) {
         self.core.awake();
         self.relays.deputies.awake();
-        self.port.disarm();
+        self.channels.iter().for_each(|engine| engine.awake());
     }
 
     /// Waits for the descriptors of the epoll, and rouses each application with a bell that was written.

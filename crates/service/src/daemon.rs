@@ -10,6 +10,7 @@ pub(crate) mod log_limit;
 pub(crate) mod net_port;
 
 use crate::config::Config;
+use crate::config::channels::Settings;
 use crate::cores::wakers::Bells;
 use crate::cores::{Common, Core};
 use crate::daemon::clock::Clock;
@@ -104,9 +105,23 @@ fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Reg
     }
     let tcp = Tcp::new(&config, common.flows.clone(), opened.mac, opened.mtu, rings, common.clock)?;
     let counting = Counting::new(common.cycles);
+    let channels = config.channels.clone();
     let mut registry = Registry::new(config, cores, common.bells, tcp, counting, watched, Instant::now());
     registry.port = opened.description;
+    if let Some(settings) = channels {
+        registry.begin_channels(hub_of(&settings)?, settings)?;
+    }
     Ok(registry)
+}
+
+/// What the channels' hub is made with. The epoch is the time of day: a service that starts later has a later one.
+fn hub_of(settings: &Settings) -> Result<channel::Config, ServiceError> {
+    let epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let seed = tcp::random()?;
+    Ok(channel::Config {
+        secret: settings.secret.clone(),
+        ..channel::Config::new(seed, epoch.as_nanos() as u64)
+    })
 }
 
 fn os(doing: &'static str) -> impl FnOnce(Errno) -> ServiceError {
@@ -223,6 +238,7 @@ impl Service {
             self.timers(Instant::now());
             self.close_lines(Instant::now());
         }
+        self.registry.shut_channels();
         self.hang_up_all();
         Ok(())
     }

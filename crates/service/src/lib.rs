@@ -7,11 +7,13 @@
 //!   listen    accept queues                                                       policy    what each user may do
 //!   local     connections within this host                                        tcp       connections over the port
 //!   relay     connections between processes that share no memory                  cores     fast-path threads
+//!   channels  connections over channels to other hosts with this service
 //!   handover  connections on their way from one process to another                report    ss, stat, explain
 //!   process   what the kernel says of processes                                   privilege what the daemon gives up
 //! ```
 #![deny(unsafe_code)]
 
+mod channels;
 mod config;
 mod cores;
 mod daemon;

@@ -124,7 +124,7 @@ impl Registry {
                 ip if ip.is_loopback() => Answer::kernel(KernelReason::NoListener),
                 _ if sockets >= self.config.max_sockets => Answer::kernel(KernelReason::TooManySockets),
                 _ if self.config.port == PortKind::None => Answer::kernel(KernelReason::NotOnThisHost),
-                _ => self.tcp_connect(id, [bound, remote], asked, options),
+                _ => self.connect_out(id, [bound, remote], asked, options),
             };
         };
         let Some((home, other_uid)) = self.listeners.all.get(&listener).map(|l| (l.home, l.uid)) else {

@@ -7,9 +7,10 @@ pub(crate) mod application;
 pub(crate) mod reaper;
 pub(crate) mod registration;
 
+use crate::channels::control::Channels;
 use crate::config::Config;
 use crate::cores::Core;
-use crate::cores::wakers::Bells;
+use crate::cores::wakers::{Bells, write_eventfd};
 use crate::daemon::helpers::Watched;
 use crate::daemon::log_limit::LogLimit;
 use crate::handover::trusts::Trusts;
@@ -98,6 +99,8 @@ pub struct Registry {
     pub indices: Slots<u32>,
     /// The slow path and its state.
     pub tcp: Tcp,
+    /// Channels to other hosts; `None`: there are none.
+    pub channels: Option<Channels>,
     /// Addresses and ports of connections inside this host.
     pub ports: PortSpace,
     /// Asks the kernel's TCP about listening sockets; `None` where the kernel does not answer.
@@ -141,11 +144,6 @@ pub enum BellChange {
     Gone(Arc<OwnedFd>),
 }
 
-/// Adds one to an eventfd's counter. A full counter loses nothing: its reader has not looked yet.
-pub fn write_eventfd(fd: BorrowedFd<'_>) {
-    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
-}
-
 impl Registry {
     /// A registry without applications.
     pub fn new(
@@ -164,6 +162,7 @@ impl Registry {
             cores,
             bells,
             tcp,
+            channels: None,
             ports: PortSpace::default(),
             judge: Judge::open().ok(),
             namespace: sys::own_namespace(),

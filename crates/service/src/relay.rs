@@ -12,6 +12,7 @@
 pub(crate) mod endpoint;
 pub(crate) mod proxy;
 
+use crate::channels::engine::Told;
 use crate::cores::wakers::Bells;
 use crate::relay::endpoint::{End, Seat};
 use crate::relay::proxy::Deputies;
@@ -50,6 +51,8 @@ pub enum Outcome {
         /// The relay that now leads to the outer one's end.
         inner: u32,
     },
+    /// Report of the channels' engine.
+    Channels(Told),
 }
 
 /// How one direction's turn ended.
@@ -292,7 +295,8 @@ impl Relays {
             if source_app.flags.load(Ordering::Relaxed) & URGENT != 0 {
                 pass_urgent(source, sink);
             }
-            let room = make_room(sink, pool, sink_own, sink_app, found.total).map_err(|v| (to, v))?;
+            let room =
+                make_room(sink, pool, sink_own, sink_app, found.total, RING_MOST).map_err(|v| (to, v))?;
             if room > 0 && sink_own.flags.load(Ordering::Relaxed) & WANT_SPACE != 0 {
                 sink_own.flags.fetch_and(!WANT_SPACE, Ordering::Relaxed);
             }
@@ -408,13 +412,15 @@ fn pass_urgent(source: &End, sink: &End) {
     }
 }
 
-/// Room in the sink's ring; lends a larger ring when the stream has filled its ring. 0: there is none, and the reader will ring.
-fn make_room(
+/// Room in the sink's ring; lends a larger ring, of at most `most` bytes, when the stream has filled its ring. 0: there is none, and the
+/// reader will ring.
+pub fn make_room(
     sink: &mut End,
     pool: &mut Pool,
     own: &shm::Half,
     app: &shm::Half,
     wanted: usize,
+    most: usize,
 ) -> Result<usize, Violation> {
     let freed = sink.sender.update(app)?;
     freed.into_iter().for_each(|ring| sink.place.give_back(pool, ring));
@@ -425,7 +431,7 @@ fn make_room(
     if sink.sender.may_lend() {
         // At least twice the last ring: the reader is behind.
         let last = sink.sender.ring.map_or(0, |ring| 2 * ring.size() as usize);
-        let class = class_of(wanted.max(last).min(RING_MOST));
+        let class = class_of(wanted.max(last).min(most));
         let grows = sink.sender.ring.is_none_or(|ring| class > class_of(ring.size() as usize));
         // Without a ring a smaller one is welcome; an existing ring is replaced by a larger one only.
         let classes = if sink.sender.ring.is_none() { 0..=class } else { class..=class };

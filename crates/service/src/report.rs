@@ -8,14 +8,17 @@ pub(crate) mod profile_switch;
 pub(crate) mod statistics;
 pub mod text;
 
+use crate::channels::OWNER;
 use crate::cores::Core;
 use crate::listen::direct::InUse;
-use crate::memory::region::{Connection, PairRegion, Relay, Stage};
+use crate::memory::region::{Connection, PairRegion, Relay, Stage, Use};
 use crate::memory::slot_key::SlotKey;
 use crate::registry::{Answer, Registry};
 use crate::report::bottleneck::Limit;
 use crate::report::explain::Detail;
 use crate::report::port_stats::Traffic;
+use crate::report::statistics::Summary;
+use crate::tcp::Flow;
 use control::{Reply, Report};
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -30,29 +33,29 @@ use std::sync::atomic::Ordering::Relaxed;
 /// One line of `towpath ss`.
 #[derive(Debug, Serialize)]
 pub struct Socket<'a> {
-    proto: &'static str,
-    state: &'static str,
-    local: String,
-    remote: String,
-    pid: i32,
-    process: &'a str,
+    pub(crate) proto: &'static str,
+    pub(crate) state: &'static str,
+    pub(crate) local: String,
+    pub(crate) remote: String,
+    pub(crate) pid: i32,
+    pub(crate) process: &'a str,
     /// User of its process, shown to every user, as by the kernel's `ss`.
     pub uid: u32,
-    kind: &'static str,
-    recv_queue: u64,
-    send_queue: u64,
-    bytes_in: u64,
-    bytes_out: u64,
-    retransmits: u64,
+    pub(crate) kind: &'static str,
+    pub(crate) recv_queue: u64,
+    pub(crate) send_queue: u64,
+    pub(crate) bytes_in: u64,
+    pub(crate) bytes_out: u64,
+    pub(crate) retransmits: u64,
     /// Smoothed round-trip time, microseconds; 0: unknown.
-    rtt_us: u32,
+    pub(crate) rtt_us: u32,
     /// Congestion window, segments; 0: unknown.
-    cwnd: u32,
+    pub(crate) cwnd: u32,
     /// Payload bytes of a full segment; 0: unknown.
-    mss: u32,
+    pub(crate) mss: u32,
     /// The further fields of `towpath explain`.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    detail: Option<Box<Detail<'a>>>,
+    pub(crate) detail: Option<Box<Detail<'a>>>,
 }
 
 /// The processes that a user may see.
@@ -91,7 +94,7 @@ impl Socket<'_> {
 }
 
 /// Linux's name for the state of the end that `own` describes.
-fn state(own: &Half, peer: &Half, stage: Stage, connector: bool) -> &'static str {
+pub fn state(own: &Half, peer: &Half, stage: Stage, connector: bool) -> &'static str {
     let (own, peer) = (own.flags.load(Relaxed), peer.flags.load(Relaxed));
     match (own & FIN != 0, peer & FIN != 0) {
         _ if (own | peer) & RESET != 0 => "CLOSED",
@@ -143,13 +146,15 @@ impl Registry {
                 let alive = self.applications.values().map(|a| &a.process);
                 let counted: Vec<_> = self.cores.iter().filter_map(Core::count).collect();
                 let traffic = Traffic::sum(&counted, &self.tcp.slow);
-                serde_json::to_vec(&self.statistics.summary(alive, traffic, viewer))
+                let channels = self.channel_totals();
+                serde_json::to_vec(&Summary { channels, ..self.statistics.summary(alive, traffic, viewer) })
             }
             Report::Explain => {
                 self.sweep();
                 serde_json::to_vec(&self.explanation(viewer))
             }
             Report::Cycles(wish) => self.whose_time(wish, viewer),
+            Report::Channels => serde_json::to_vec(&self.channels_report(viewer)),
             Report::Shutdown | Report::Reload => {
                 return Answer::refused(Errno::PERM, "not to be had this way");
             }
@@ -181,6 +186,7 @@ impl Registry {
         }
         self.relays.values().for_each(|relay| self.relay_sockets(relay, &mut all));
         self.flow_sockets(&mut all);
+        self.channel_sockets(&mut all);
         all.iter_mut().for_each(|socket| socket.hide_from(viewer));
         all.sort_by(|a, b| (a.kind, a.pid, &a.local, &a.remote).cmp(&(b.kind, b.pid, &b.local, &b.remote)));
         if !detailed {
@@ -225,7 +231,9 @@ impl Registry {
             let load = |word: &std::sync::atomic::AtomicU64| word.load(Relaxed);
             let mut line = self.blank(slot.map_or(0, |(owner, ..)| owner));
             let halves = slot.as_ref().map(|(_, service, app)| (*service, *app));
-            line.detail = Some(Box::new(explain::of_flow(s.state, halves, info.clone())));
+            let mut detail = explain::of_flow(s.state, halves, info.clone());
+            detail.channel = s.owner.and_then(|owner| self.why_plain(owner.region, owner.slot));
+            line.detail = Some(Box::new(detail));
             if let Some((_, service, app)) = slot {
                 line.recv_queue = load(&service.tx_head).saturating_sub(load(&app.rx_tail));
                 line.send_queue = load(&app.tx_head).saturating_sub(load(&service.rx_tail));
@@ -243,6 +251,16 @@ impl Registry {
                 ..line
             });
         });
+    }
+
+    /// Why that connection does not go by channel; `None`: the service has no channels, or the peer has opened it.
+    fn why_plain(&self, index: u16, slot: u32) -> Option<String> {
+        let region = self.regions.get(self.indices.get(u32::from(index))?)?;
+        match region.slots.get(slot)? {
+            Use::Flow(Flow { application: OWNER, .. }) => Some("a channel to another service".to_owned()),
+            Use::Flow(flow) => flow.why.map(|why| format!("plain TCP: {why}")),
+            Use::Relay(..) => None,
+        }
     }
 
     /// The line of one end of a connection, unless it is closed.
@@ -283,7 +301,8 @@ impl Registry {
         })
     }
 
-    fn blank(&self, application: u32) -> Socket<'_> {
+    /// A line with the process alone.
+    pub fn blank(&self, application: u32) -> Socket<'_> {
         let process = self.applications.get(&application).map(|a| &a.process);
         Socket {
             proto: "tcp",

@@ -9,6 +9,9 @@
 pub(crate) mod options;
 
 use crate::ServiceError;
+use crate::channels::control::TOKEN;
+use crate::channels::ends::At;
+use crate::channels::rules::Why;
 use crate::config::Config;
 use crate::config::values::{Mac, PortKind};
 use crate::daemon::clock::Clock;
@@ -37,9 +40,36 @@ pub struct Flow {
     /// Id of the application that it belongs to.
     pub application: u32,
     /// The application has closed it; the slot is free after `Event::Released`.
-    closed: bool,
+    pub closed: bool,
     /// Addresses of the application and of the peer.
     pub ends: [SocketAddr; 2],
+    /// What carries its bytes.
+    pub carrier: Carrier,
+    /// Why it goes by channel or by plain TCP; `None`: the peer has opened it, or the service has no channels.
+    pub why: Option<Why>,
+}
+
+/// What carries the bytes of a connection to another host.
+#[derive(Clone, Copy, Debug)]
+pub enum Carrier {
+    /// A TCP connection of its own.
+    Tcp,
+    /// Channels, with other sockets.
+    Channel {
+        /// The socket at the engine, while it waits to be accepted.
+        pending: Option<At>,
+        /// The engine no longer uses the slot, which is free when the application has closed it.
+        is_gone: bool,
+        /// The options for plain TCP, should channels fail before the connection is made.
+        options: SocketOptions,
+    },
+}
+
+impl Flow {
+    /// A plain connection of that application, with its own address and the peer's.
+    pub fn new(application: u32, ends: [SocketAddr; 2]) -> Self {
+        Self { application, closed: false, ends, carrier: Carrier::Tcp, why: None }
+    }
 }
 
 /// An address at which the slow path listens, for one or more listeners.
@@ -62,7 +92,8 @@ pub struct Tcp {
     departing: HashMap<u16, Arc<Memory>>,
 }
 
-fn random<const N: usize>() -> Result<[u8; N], ServiceError> {
+/// Random bytes of the kernel.
+pub fn random<const N: usize>() -> Result<[u8; N], ServiceError> {
     let mut bytes = [0; N];
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         Ok(n) if n == N => Ok(bytes),
@@ -204,7 +235,8 @@ impl Registry {
     fn tcp_event(&mut self, event: Event) {
         match event {
             Event::Established { .. } | Event::ConnectFailed { .. } | Event::Closed { .. } => {}
-            Event::Incoming { token: _, local, remote, pending } => self.incoming(local, remote, pending),
+            Event::Incoming { token: TOKEN, remote, pending, .. } => self.channel_arrives(remote, pending),
+            Event::Incoming { local, remote, pending, .. } => self.incoming(local, remote, pending),
             Event::Released { region, slot } => self.flow_released(region, slot),
             Event::Violation { region, slot: _, what } => {
                 if let Some(owner) = self.owner_of_index(region) {
@@ -312,7 +344,7 @@ impl Registry {
         if self.applications.contains_key(&application) && !self.may_have_flow(application) {
             return self.tcp.slow.refuse(now, pending);
         }
-        let flow = Flow { application, closed: false, ends: [local, remote] };
+        let flow = Flow::new(application, [local, remote]);
         let Some((slot, owner)) = self.take_flow_slot(home.region, flow) else {
             return self.tcp.slow.refuse(now, pending);
         };
@@ -325,7 +357,7 @@ impl Registry {
     }
 
     /// Takes a slot with cleared halves for a flow. Returns it, and the slow path's name for it.
-    fn take_flow_slot(&mut self, region: u32, flow: Flow) -> Option<(u32, Owner)> {
+    pub fn take_flow_slot(&mut self, region: u32, flow: Flow) -> Option<(u32, Owner)> {
         let r = self.regions.get_mut(&region)?;
         let slot = r.slots.take(Use::Flow(flow)).ok()?;
         r.memory.region().slot(slot)?.half.iter().for_each(shm::Half::clear);
@@ -338,13 +370,17 @@ impl Registry {
         Some((slot, owner))
     }
 
-    fn free_flow_slot(&mut self, region: u32, slot: u32) {
+    /// No thread uses the slot of a flow any more.
+    pub fn free_flow_slot(&mut self, region: u32, slot: u32) {
         let freed = self.regions.get_mut(&region).and_then(|r| r.slots.release(slot));
-        if let Some(Use::Flow(flow)) = freed
-            && let Some(a) = self.applications.get_mut(&flow.application)
-        {
+        let Some(Use::Flow(flow)) = freed else { return };
+        if let Some(a) = self.applications.get_mut(&flow.application) {
             a.sockets = a.sockets.saturating_sub(1);
             a.flows = a.flows.saturating_sub(1);
+        }
+        match flow.carrier {
+            Carrier::Channel { .. } => self.forget_ends(&flow.ends),
+            Carrier::Tcp => self.channel_slot_freed(region, slot),
         }
     }
 
@@ -362,7 +398,7 @@ impl Registry {
         if !self.may_have_flow(id) {
             return Answer::kernel(KernelReason::TooManyFlows);
         }
-        let flow = Flow { application: id, closed: false, ends: [local, remote] };
+        let flow = Flow::new(id, [local, remote]);
         let Some((slot, owner)) = self.take_flow_slot(region, flow) else {
             return Answer::kernel(KernelReason::RegionFull);
         };
@@ -414,9 +450,17 @@ impl Registry {
         let Some(r) = self.regions.get(&region) else {
             return Answer::refused(Errno::NOTCONN, "it is no connection over the port");
         };
+        // The numbers of a virtual socket are those of a channel.
+        let of_channel = match r.slots.get(slot) {
+            Some(Use::Flow(Flow { carrier: Carrier::Channel { .. }, ends, .. })) => {
+                self.channel_to(ends[1].ip())
+            }
+            _ => None,
+        };
+        let (index, slot) = of_channel.unwrap_or((r.memory.index, slot));
         let slow = &self.tcp.slow;
-        let info = slow.slot_info(self.tcp.clock.now(), r.memory.index, slot);
-        match info.zip(slow.slot_algorithm(r.memory.index, slot)) {
+        let info = slow.slot_info(self.tcp.clock.now(), index, slot);
+        match info.zip(slow.slot_algorithm(index, slot)) {
             Some((info, algorithm)) => {
                 Answer::plain(Reply::Info { info: Box::new(info), congestion: algorithm.to_string() })
             }
@@ -435,7 +479,9 @@ impl Registry {
         if let Some((own, app)) = memory.halves(slot) {
             close_for(app, own, reset);
         }
-        if self.tcp.slow.release_slot(memory.index, slot) == Release::Free {
+        if !self.close_channel(region, slot)
+            && self.tcp.slow.release_slot(memory.index, slot) == Release::Free
+        {
             self.free_flow_slot(region, slot);
         }
     }

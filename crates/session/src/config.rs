@@ -1,9 +1,10 @@
 //! Settings from the environment, or from the profile that it names.
 
 use crate::log::{self, Level, log};
+use control::ChannelWish;
 use control::profile::{
-    self, CHECK_POINTERS_ENV, IO_URING_ENV, PROFILE_ENV, QUICK_ACK_ENV, REQUIRE_ENV, RING_MIN_ENV, Rings,
-    SPIN_ENV,
+    self, CHANNEL_ENV, CHECK_POINTERS_ENV, IO_URING_ENV, PROFILE_ENV, QUICK_ACK_ENV, REQUIRE_ENV,
+    RING_MIN_ENV, Rings, SPIN_ENV,
 };
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -23,6 +24,7 @@ pub fn remember() {
         quick_ack();
         checks_pointers();
         ring_min();
+        channel();
     }
 }
 
@@ -122,5 +124,18 @@ pub fn ring_min() -> usize {
     static RING_MIN: OnceLock<usize> = OnceLock::new();
     *RING_MIN.get_or_init(|| {
         profile::setting(RING_MIN_ENV).and_then(|bytes| bytes.trim().parse().ok()).unwrap_or(0)
+    })
+}
+
+/// Whether connections of this program go over channels to another service.
+pub fn channel() -> ChannelWish {
+    static CHANNEL: OnceLock<ChannelWish> = OnceLock::new();
+    *CHANNEL.get_or_init(|| {
+        let Some(name) = profile::setting(CHANNEL_ENV) else { return ChannelWish::Unset };
+        ChannelWish::named(&name).unwrap_or_else(|| {
+            let text = "neither never, prefer nor require; the service's rules decide";
+            log(Level::Error, format_args!("{CHANNEL_ENV}={name}: {text}"));
+            ChannelWish::Unset
+        })
     })
 }

@@ -82,7 +82,8 @@ pub fn by_service(client: &Client, wanted: &Wanted) -> Outcome {
 
 /// Sends the request; the connection is the kernel's where the listener may wait by an io_uring.
 fn ask(client: &Client, wanted: &Wanted) -> Result<(Reply, Vec<OwnedFd>), Errno> {
-    let Wanted { remote, options, .. } = *wanted;
+    let Wanted { remote, .. } = *wanted;
+    let options = SocketOptions { channel: crate::config::channel(), ..wanted.options };
     let request = |has_looked| Request::Connect { remote, options, has_looked };
     match client.ask_with(request(false), wanted.shown) {
         Ok((Reply::Look { asker, acceptors }, _)) => match acceptors::reason_for_kernel(asker, &acceptors) {

@@ -54,7 +54,7 @@ impl SlowPath {
     /// # Errors
     /// [`ConnectError`]: nothing was begun.
     pub fn connect(&mut self, now: Instant, what: &Connect) -> Result<Endpoint, ConnectError> {
-        let tuple = self.choose_tuple(now, what)?;
+        let tuple = self.choose_tuple(now, what.local, what.remote, |_| false)?;
         let is_slot = self.region(what.owner.region).is_some_and(|r| r.halves(what.owner.slot).is_some());
         if !is_slot || usize::from(what.owner.core) >= self.output.cores() {
             return Err(ConnectError::Malformed);
@@ -97,8 +97,28 @@ impl SlowPath {
         found.and_then(|id| self.take_opening(id)).is_some()
     }
 
-    fn choose_tuple(&mut self, now: Instant, what: &Connect) -> Result<FourTuple, ConnectError> {
-        let remote = what.remote;
+    /// Chooses our end of a connection to `remote` that does not go by a TCP connection of its own. `is_used` tells which ends other such
+    /// connections have.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn choose_end(
+        &mut self,
+        now: Instant,
+        local: Endpoint,
+        remote: Endpoint,
+        is_used: impl Fn(Endpoint) -> bool,
+    ) -> Result<Endpoint, ConnectError> {
+        Ok(self.choose_tuple(now, Some(local), remote, is_used)?.src)
+    }
+
+    fn choose_tuple(
+        &mut self,
+        now: Instant,
+        local: Option<Endpoint>,
+        remote: Endpoint,
+        is_used: impl Fn(Endpoint) -> bool,
+    ) -> Result<FourTuple, ConnectError> {
         if remote.port == 0 {
             return Err(ConnectError::Malformed);
         }
@@ -106,20 +126,22 @@ impl SlowPath {
             return Err(ConnectError::Ourselves);
         }
         let route = self.routes.lookup(remote.addr).ok_or(ConnectError::NoRoute)?;
-        let addr = what.local.map(|local| local.addr).filter(|addr| !addr.is_unspecified());
+        let addr = local.map(|local| local.addr).filter(|addr| !addr.is_unspecified());
         let addr = addr.unwrap_or(route.source);
         if !self.routes.owns(addr) || addr.is_ipv4() != remote.addr.is_ipv4() {
             return Err(ConnectError::NotOurs);
         }
-        let mut tuple = FourTuple::new(Endpoint::new(addr, what.local.map_or(0, |l| l.port)), remote);
+        let mut tuple = FourTuple::new(Endpoint::new(addr, local.map_or(0, |l| l.port)), remote);
         if tuple.src.port != 0 {
-            let is_free = !self.is_taken(&tuple) && self.time_wait.is_free(now, &tuple);
+            let is_free =
+                !self.is_taken(&tuple) && self.time_wait.is_free(now, &tuple) && !is_used(tuple.src);
             return if is_free { Ok(tuple) } else { Err(ConnectError::InUse) };
         }
         // `ports` is taken out of `self` while it asks about the tables of `self`.
         let mut ports = std::mem::replace(&mut self.ports, crate::EphemeralPorts::new(1..=1));
         let picked = ports.pick(&self.secret, &tuple, |port| {
-            self.standing(now, &FourTuple { src: Endpoint::new(addr, port), ..tuple })
+            let src = Endpoint::new(addr, port);
+            if is_used(src) { Standing::Taken } else { self.standing(now, &FourTuple { src, ..tuple }) }
         });
         self.ports = ports;
         tuple.src.port = picked.ok_or(ConnectError::NoPort)?;

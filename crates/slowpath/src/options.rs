@@ -252,6 +252,7 @@ mod tests {
             priority: u8::MAX,
             may_fragment: true,
             reuse_address: true,
+            channel: control::ChannelWish::Require,
         };
         let options = FlowOptions::from(&told);
         assert_eq!(options.keepalive.map(|k| k.count), Some(127));

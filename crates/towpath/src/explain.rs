@@ -389,9 +389,13 @@ impl Explained {
             "pair" => "shared memory",
             "relay" => "relayed by the service",
             "flow" => "TCP over the port",
+            "channel" => "over channels to the peer's service",
             _ => "and open to the kernel's clients",
         };
         lines.push(format!("  {} {ends}: accelerated, {way}", text("state")));
+        if let Some(channel) = row["channel"].as_str() {
+            lines.push(format!("    {channel}"));
+        }
         lines.push(format!("    limited by {}", text("waits_for")));
         if row["advice"] != "" {
             lines.push(format!("    -> {}", text("advice")));

@@ -3,6 +3,7 @@
 
 mod advice;
 mod ask;
+mod channels;
 mod cycles;
 mod explain;
 mod link_command;
@@ -105,6 +106,18 @@ enum Command {
     /// Say of each socket whether it is accelerated, why not, and what limits it now
     #[command(after_help = explain::HELP)]
     Explain(explain::Explain),
+    /// Show the channels to other hosts: sessions, sockets on each, credit, queues, and why
+    #[command(
+        after_help = "Examples:\n  towpath channels\n  towpath channels --json | jq '.sessions[].channels'\n\n`towpath up --channel-peers` \
+        turns channels on: docs/channels.md."
+    )]
+    Channels {
+        #[command(flatten)]
+        place: Where,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Emulate a link between two interfaces: rate, delay, queue, marks, loss and other mishaps
     #[command(after_help = link_command::HELP)]
     Link(Box<link_command::LinkCommand>),
@@ -160,6 +173,7 @@ fn main() -> ExitCode {
         Command::Stat { place, json, cycles: Some(word) } => cycles::show(&place.path(), json, word),
         Command::Stat { place, json, cycles: None } => table::statistics(&place.path(), json),
         Command::Explain(explain) => explain.execute(),
+        Command::Channels { place, json } => channels::show(&place.path(), json),
         Command::Link(link) => link.execute(),
         Command::Demo => bench::demo(),
         Command::Bench { args } => return measure(&args),

@@ -64,6 +64,7 @@ const SERVICE: &[&str] = &[
     "shm",
     "queue",
     "congestion",
+    "channel",
     "flow",
     "fastpath",
     "slowpath",

@@ -78,13 +78,18 @@ fn beside(host: &Host<'_>, case: Case, bulk: Bulk, seconds: u64) -> anyhow::Resu
 }
 
 /// A server that echoes and its client, with connections between them.
-struct Requests {
+pub struct Requests {
     server: Peer,
-    client: Peer,
+    /// The client's process.
+    pub client: Peer,
 }
 
 impl Requests {
-    fn open(host: &Host<'_>, connections: u32) -> anyhow::Result<Self> {
+    /// Starts both on `host`; the server echoes until the client has closed all connections.
+    ///
+    /// # Errors
+    /// When a process does not start or does not answer, or connections are not accelerated where they must be.
+    pub fn open(host: &Host<'_>, connections: u32) -> anyhow::Result<Self> {
         let requests = Self { server: start(&host.server)?, client: start(&host.client)? };
         let Self { server, client } = &requests;
         let port = *ask(server, &Ask::Listen(host.address))?.first().context("no port of the server")?;
@@ -98,7 +103,8 @@ impl Requests {
         Ok(requests)
     }
 
-    fn pids(&self) -> Vec<u32> {
+    /// The ids of both processes.
+    pub fn pids(&self) -> Vec<u32> {
         vec![self.server.pid(), self.client.pid()]
     }
 
@@ -112,12 +118,20 @@ impl Requests {
     }
 }
 
-fn start(starter: &Starter<'_>) -> anyhow::Result<Peer> {
+/// Starts a process of a measurement.
+///
+/// # Errors
+/// When this program's own file is not found, or does not start.
+pub fn start(starter: &Starter<'_>) -> anyhow::Result<Peer> {
     let program = peer::own_program()?;
     Peer::start_by(starter(program.to_str().context("this program's own path is no text")?)?, ask::ROLE)
 }
 
-fn ask(process: &Peer, what: &Ask) -> anyhow::Result<Answer> {
+/// Sends a request and waits for its answer.
+///
+/// # Errors
+/// When the process does not answer.
+pub fn ask(process: &Peer, what: &Ask) -> anyhow::Result<Answer> {
     process.send(what, &[])?;
     process.receive_within(PATIENCE)
 }

@@ -2,7 +2,7 @@
 //! whether Towpath's library is preloaded.
 
 use super::actor::{Actor, Answer, BACKLOG};
-use super::acts::{cycle, load, memory, pipeline, ready, wake};
+use super::acts::{cycle, fill, load, memory, pipeline, ready, wake};
 use super::{calls, echo};
 use crate::isolation::pings;
 use crate::kv::server;
@@ -42,6 +42,8 @@ pub enum Ask {
     Ready(ready::Ask),
     /// A request of the module [`cycle`].
     Cycle(cycle::Ask),
+    /// Write to all connections until they take no more, see [`fill`].
+    Fill,
     /// Report the memory in use, see [`memory::resident`].
     Memory,
     /// A request of the module [`load`].
@@ -113,6 +115,7 @@ fn obey(actor: &mut Actor, ask: Ask, fds: Vec<OwnedFd>) -> anyhow::Result<Answer
         Ask::Wake(ask) => return wake::obey(actor, ask),
         Ask::Ready(ask) => return ready::obey(actor, ask),
         Ask::Cycle(ask) => return cycle::obey(actor, ask),
+        Ask::Fill => return fill::obey(actor),
         Ask::Memory => return memory::resident(),
         Ask::Load(ask) => return load::obey(actor, ask),
         Ask::Pipeline(ask) => return pipeline::obey(actor, ask),

@@ -22,6 +22,18 @@ pub enum Ended {
     Drained,
 }
 
+impl core::fmt::Display for Ended {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Violation(violation) => write!(f, "the peer broke the rules: {violation}"),
+            Self::Refused(refusal) => write!(f, "refused: {refusal}"),
+            Self::Unreachable => f.write_str("no channel could be made for 10 s"),
+            Self::Restarted => f.write_str("the peer's service has started anew, or has ended the session"),
+            Self::Drained => f.write_str("it had no sockets any more"),
+        }
+    }
+}
+
 /// Why a virtual socket cannot be opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OpenError {

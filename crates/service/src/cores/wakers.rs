@@ -1,10 +1,14 @@
 //! The eventfds that wake the contexts of applications. The control thread writes the table; all threads read it, but only to wake a
 //! sleeping context, which costs a system call anyway.
 
-use crate::registry::write_eventfd;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
+
+/// Adds one to an eventfd's counter. A full counter loses nothing: its reader has not looked yet.
+pub fn write_eventfd(fd: BorrowedFd<'_>) {
+    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+}
 
 /// Contexts are numbered within a family, and each application region belongs to one family.
 #[derive(Debug, Default)]

@@ -14,11 +14,11 @@
 #[cfg(test)]
 mod tests;
 
+use crate::cores::wakers::write_eventfd;
 use crate::local::shown::{Shown, look};
 use crate::policy::{Rule, Source};
 use crate::process::fd_liveness::Alive;
 use crate::registry::registration::new_eventfd;
-use crate::registry::write_eventfd;
 use crate::sys;
 use control::{Line, LineError, Received, Request, ToService};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};

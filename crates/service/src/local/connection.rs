@@ -92,8 +92,8 @@ impl Registry {
                     self.ring(&pair.region, Side::Zero, family, slot);
                 }
             }
-            // The slow path has done that.
-            Origin::Flow(..) => {}
+            // Of a plain connection the slow path has done that.
+            Origin::Flow(region, slot) => self.establish_channel(region, slot, end),
             Origin::Relay(id) => {
                 let Some(SlotKey { region, slot }) = self.relays.get(&id).map(|relay| relay.places[end])
                 else {
@@ -208,6 +208,7 @@ impl Registry {
                     }
                 }
                 Outcome::MemoryShort(region) => self.grow(region),
+                Outcome::Channels(told) => self.channel_told(told),
             }
         }
     }

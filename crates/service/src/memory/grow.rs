@@ -1,5 +1,6 @@
 //! Asking processes to make more of an application region present.
 
+use crate::channels::OWNER;
 use crate::memory::region::AppRegion;
 use crate::registry::Registry;
 use control::Push;
@@ -13,6 +14,9 @@ impl Registry {
         let bytes = control::grown(present, r.memory.region().layout().params.data_len);
         if bytes <= present {
             return;
+        }
+        if r.owner == OWNER {
+            return self.grow_own(region, bytes);
         }
         r.growing = Some(bytes);
         let owner = r.owner;

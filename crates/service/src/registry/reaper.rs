@@ -1,6 +1,7 @@
 //! Ends of sockets, applications and regions. Sockets of a dead process are closed as Linux would close them, and their peers are told at
 //! once.
 
+use crate::channels::OWNER;
 use crate::cores::{Command, Core};
 use crate::listen::direct::InUse;
 use crate::local::port_need::note_order;
@@ -197,7 +198,8 @@ impl Registry {
         let members = self.families.values().flat_map(|f| &f.members);
         let ghosts = members.filter(|(_, m)| m.ghost.is_some()).map(|(id, m)| (*id, &m.ancestors));
         let all = living.chain(ghosts).flat_map(|(id, ancestors)| ancestors.iter().copied().chain([id]));
-        all.chain(self.trusts.owners()).chain(self.owners_of_unaccepted()).collect()
+        // The service's own region ends with the service.
+        all.chain(self.trusts.owners()).chain(self.owners_of_unaccepted()).chain([OWNER]).collect()
     }
 
     fn free_contexts(&mut self, a: &Application) {
@@ -450,6 +452,7 @@ impl Registry {
         if let Some(region) = self.regions.remove(&id) {
             self.bells_changed.push(BellChange::Gone(region.bells[0].clone()));
             self.bells.set_region(region.memory.index, None);
+            self.forget_channels_of(&region);
             for (core, bell) in self.cores.iter().zip(&region.bells[1..]) {
                 core.say(Command::Unwatch(bell.clone()));
             }

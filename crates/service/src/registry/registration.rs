@@ -2,11 +2,12 @@
 
 use crate::config::values::PortKind;
 use crate::cores::Command;
+use crate::cores::wakers::write_eventfd;
 use crate::local::shown::Shown;
 use crate::memory::region::{AppRegion, Size, fitting};
 use crate::process::procfs;
 use crate::registry::application::{Application, Context, Fallen, HOLDERS, Member};
-use crate::registry::{Answer, BellChange, Registry, write_eventfd};
+use crate::registry::{Answer, BellChange, Registry};
 use crate::report::statistics::Process;
 use crate::report::text;
 use control::{Line, PROTOCOL, Parent, Push, RegionInfo, Reply, Request, Settings, Welcome};

@@ -2,9 +2,9 @@
 //! side; as a deputy the service acts on the side of a process that has passed its connection on.
 
 use crate::cores::wakers::Bells;
+use crate::cores::wakers::write_eventfd;
 use crate::memory::Memory;
 use crate::memory::residency::Pages;
-use crate::registry::write_eventfd;
 use queue::pages::Pool;
 use queue::stream::{Sender, raise, watch, watcher};
 use queue::{Doorbell, Ring, Violation, Wake, urgent};
@@ -27,7 +27,7 @@ enum Other {
     /// An application region, and the end is the service's own: the application.
     Application(Arc<Memory>),
     /// An application region, and the end is a deputy: the service. The eventfds are its cores' own; no application has them.
-    Service(Arc<Memory>, Vec<Arc<OwnedFd>>),
+    Service(Arc<Memory>, Arc<[Arc<OwnedFd>]>),
     /// A pair region, and the end is a deputy: a process of that family, the last field.
     Party(Arc<Region>, Arc<OwnedFd>, u32),
 }
@@ -48,7 +48,7 @@ impl Place {
     }
 
     /// The application's side of an application region, for a deputy. `bells` are the cores' eventfds.
-    pub fn of_application(memory: Arc<Memory>, bells: Vec<Arc<OwnedFd>>) -> Self {
+    pub fn of_application(memory: Arc<Memory>, bells: Arc<[Arc<OwnedFd>]>) -> Self {
         Self { region_id: memory.id, side: Side::One, other: Other::Service(memory, bells) }
     }
 

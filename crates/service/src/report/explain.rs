@@ -34,6 +34,8 @@ pub struct Detail<'a> {
     /// User of the program at the other end; decides whether the viewer sees it.
     #[serde(skip)]
     pub peer_uid: Option<u32>,
+    /// Why a connection over the port goes by channel or by plain TCP; `None`: the service has no channels.
+    pub channel: Option<String>,
     /// The numbers of `TCP_INFO`, for a connection over the port.
     pub info: Option<TcpInfo>,
 }
@@ -93,6 +95,7 @@ impl<'a> Detail<'a> {
             peer_pid: None,
             peer_process: None,
             peer_uid: None,
+            channel: None,
             info: None,
         }
     }

@@ -1,5 +1,6 @@
 //! Counts of accelerated sockets and of sockets that fell back to the kernel, by process and reason.
 
+use crate::channels::report::Totals;
 use crate::report::Viewer;
 use crate::report::port_stats::Traffic;
 use control::KernelReason;
@@ -97,6 +98,8 @@ pub struct Summary {
     pub held_ports: usize,
     /// Packets and bytes of the port, and drops by reason.
     pub traffic: Traffic,
+    /// Channels to other services; `None`: there are none.
+    pub channels: Option<Totals>,
     /// Counts by process; ended processes come last.
     pub per_process: Vec<Process>,
 }
@@ -137,6 +140,7 @@ impl Statistics {
             relayed_bytes: self.relayed_bytes,
             held_ports: self.held_ports,
             traffic,
+            channels: None,
             per_process,
         }
     }

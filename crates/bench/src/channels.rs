@@ -1,0 +1,187 @@
+//! The measurement `channels`: what two services gain by carrying many sockets over few connections, over veth: 64-byte RPCs and one bulk
+//! stream by channel, by plain TCP between the same two services, and between two kernels, and a reader that has stopped beside others.
+
+use crate::bars::{self, Bar, Limit, Measure};
+use crate::client::{self, Load, Measured};
+use crate::isolation::turn::{Requests, ask, start};
+use crate::launch::{Port, Service};
+use crate::redis::local::limit_cores;
+use crate::samples::Samples;
+use crate::served::{self, Host};
+use crate::sockets::actor::Answer;
+use crate::sockets::ask::Ask;
+use crate::sockets::raise_limit;
+use crate::tap::iperf::one_stream;
+use crate::tap::link::{INTERFACE, Kind, Link};
+use crate::tap::namespace::{self, Namespace};
+use crate::{Options, Report};
+use anyhow::Context;
+use std::net::SocketAddrV4;
+
+/// Sockets of the RPCs.
+const SOCKETS: u32 = 64;
+/// Sockets beside a stopped reader.
+const MANY: u32 = 4_095;
+/// Seconds allowed for an answer of a process beyond the time in which it measures.
+const PATIENCE: f64 = 30.0;
+const PEERS: &str = "10.78.0.0/24";
+
+const CHANNEL: &str = "channel";
+const PLAIN: &str = "plain";
+const KERNELS: &str = "kernel-veth";
+/// Our own rate without the stopped reader, named like a system in ratios.
+const ALONE: &str = "channel-alone";
+
+const RPC: &str = "channels/rpc/64B/n64";
+const BULK: &str = "channels/bulk";
+const STOPPED: &str = "channels/stopped/64B/n4095";
+/// CHANNELS 2.4, and Figure 7a of the paper for bulk: a stream keeps 0.93 of the bits of a processor-second there.
+const BARS: &[Bar] = &[
+    Bar { cases: RPC, metric: "rate", measure: Measure::Over(PLAIN), limit: Limit::Least(2.5) },
+    Bar { cases: RPC, metric: "cpu_ns_per_op", measure: Measure::Over(PLAIN), limit: Limit::Most(0.5) },
+    Bar {
+        cases: BULK,
+        metric: "cpu_ns_per_op",
+        measure: Measure::Over(PLAIN),
+        limit: Limit::Most(1.0 / 0.9),
+    },
+    Bar { cases: STOPPED, metric: "rate", measure: Measure::Over(ALONE), limit: Limit::Least(0.95) },
+];
+
+/// Runs the measurement.
+///
+/// # Errors
+/// When a link cannot be made, or a service does not start.
+pub fn run(options: &Options) -> anyhow::Result<Report> {
+    let mut report = Report::new("channels");
+    if let Err(error) = namespace::need_root() {
+        report.note(format!("skipped: {error}"));
+        return Ok(report);
+    }
+    if served::lacks(&["iperf3"], &mut report) {
+        return Ok(report);
+    }
+    raise_limit()?;
+    limit_cores(&mut report)?;
+    Namespace::remove_orphans();
+    let stage = Stage::new(options)?;
+    let mut samples = Samples::default();
+    for run in 0..options.runs() {
+        let mut turn = |what: &str, done: anyhow::Result<()>| {
+            if let Err(error) = done {
+                report.failures.push(format!("{what}, run {}: {error:#}", run + 1));
+            }
+        };
+        for host in stage.hosts() {
+            turn(&format!("{RPC}, {}", host.name), rpc(&host, options.seconds(), &mut samples));
+        }
+        for host in stage.hosts() {
+            turn(&format!("{BULK}, {}", host.name), bulk(&host, options.seconds(), &mut samples));
+        }
+        let [channel, ..] = stage.hosts();
+        turn(STOPPED, stopped(&channel, options.seconds(), &mut samples));
+    }
+    stage.stop();
+    report.note(
+        "rpc: 64 sockets of one client process, each with one request under way; processor time: both processes, both services and ksoftirqd, per RPC, of \
+         bulk per MiB; plain: the same two services with TOWPATH_CHANNEL=never",
+    );
+    report.note(
+        "stopped: RPCs on 4,095 sockets beside one more in the same session, which is full and has a reader that reads nothing, against the same \
+         without it (channel-alone)",
+    );
+    report.note("copies by further threads, and several channels on several cores, are not measured: they are not there");
+    report.rows = samples.rows();
+    report.ratios = samples.ratios(CHANNEL, &[PLAIN, KERNELS, ALONE]);
+    bars::judge(&mut report, CHANNEL, BARS);
+    Ok(report)
+}
+
+/// RPCs on `sockets` connections.
+fn load(host: &Host<'_>, sockets: u32, seconds: f64) -> anyhow::Result<Measured> {
+    let requests = Requests::open(host, sockets)?;
+    let pids = [requests.pids(), host.between.clone()].concat();
+    let load = Load::echo(seconds, pids);
+    requests.client.send(&Ask::Client(client::Ask::Load(load)), &[])?;
+    Measured::new(&requests.client.receive_within::<Answer>(seconds + PATIENCE)?)
+}
+
+fn rpc(host: &Host<'_>, seconds: f64, samples: &mut Samples) -> anyhow::Result<()> {
+    load(host, SOCKETS, seconds)?.add_rate(RPC, host.name, samples);
+    Ok(())
+}
+
+fn bulk(host: &Host<'_>, seconds: f64, samples: &mut Samples) -> anyhow::Result<()> {
+    let (mut server, mut client) = ((host.server)("iperf3")?, (host.client)("iperf3")?);
+    let address = host.address.to_string();
+    let sample = one_stream(&mut server, &mut client, &address, false, seconds, &host.between)?;
+    samples.add(BULK, host.name, "rate", "Gbit/s", sample);
+    Ok(())
+}
+
+/// RPCs on very many sockets alone, then beside one that has a stopped reader.
+fn stopped(host: &Host<'_>, seconds: f64, samples: &mut Samples) -> anyhow::Result<()> {
+    load(host, MANY, seconds)?.add_rate(STOPPED, ALONE, samples);
+    let (server, client) = (start(&host.server)?, start(&host.client)?);
+    let port = *ask(&server, &Ask::Listen(host.address))?.first().context("no port of the server")?;
+    ask(&client, &Ask::Connect(SocketAddrV4::new(host.address, port as u16), 1))?;
+    ask(&server, &Ask::Accept(1))?;
+    ask(&client, &Ask::Fill)?;
+    load(host, MANY, seconds)?.add_rate(STOPPED, host.name, samples);
+    Ok(())
+}
+
+/// Services, namespaces and links that all runs use. Services are dropped before the interfaces that they use.
+struct Stage {
+    services: [Service; 2],
+    link: Link,
+    kernels: Link,
+}
+
+impl Stage {
+    fn new(options: &Options) -> anyhow::Result<Self> {
+        let link = Link::veth_for([true, true])?;
+        let serve = |end: usize| {
+            let (interface, address) = (format!("packet:{INTERFACE}"), format!("{}/24", link.addresses[end]));
+            let namespace = link.namespaces[end].name();
+            let flags = &["--channel-peers", PEERS];
+            Service::start(
+                options,
+                Port::Packet { interface: &interface, namespace, address: &address, flags },
+            )
+        };
+        Ok(Self { services: [serve(0)?, serve(1)?], link, kernels: Link::new(Kind::Veth)? })
+    }
+
+    /// The systems: by channel, by plain TCP between the same services, and two kernels.
+    fn hosts(&self) -> [Host<'_>; 3] {
+        [
+            self.through(CHANNEL, "require"),
+            self.through(PLAIN, "never"),
+            Host::over_link(Kind::Veth.system(), &self.kernels),
+        ]
+    }
+
+    fn through<'a>(&'a self, name: &'static str, wish: &'static str) -> Host<'a> {
+        let [here, there] = &self.services;
+        let with = move |service: &'a Service| -> served::Starter<'a> {
+            Box::new(move |program| {
+                let mut command = service.command(program)?;
+                command.env("TOWPATH_CHANNEL", wish);
+                Ok(command)
+            })
+        };
+        Host {
+            name,
+            address: self.link.addresses[1],
+            server: with(there),
+            client: with(here),
+            between: vec![here.pid(), there.pid()],
+            service: Some(there),
+        }
+    }
+
+    fn stop(self) {
+        self.services.into_iter().for_each(Service::stop);
+    }
+}

@@ -1,0 +1,535 @@
+//! The control thread's part of channels: makes the service's own region, chooses which connections go by channel, gives sockets their
+//! slots, and makes the channels' connections. Moves no bytes.
+
+use super::OWNER;
+use super::ends::At;
+use super::engine::{Opening, Say, Start, Told};
+use super::peers::{Peers, Standing};
+use super::rules::{ChannelRule, Choice, Why, choose, is_in};
+use super::snapshot::Snapshot;
+use crate::ServiceError;
+use crate::config::channels::Settings;
+use crate::config::values::Network;
+use crate::cores::{Command, Core};
+use crate::listen::table::{Origin, canonical};
+use crate::memory::region::{AppRegion, Size, Use};
+use crate::registry::registration::new_eventfd;
+use crate::registry::{Answer, Registry};
+use crate::tcp::{Carrier, Flow};
+use channel::hub::Over;
+use channel::lane::{Lane, Sharing};
+use channel::open::{KEEPALIVE, NODELAY, Open};
+use channel::session::ECONNREFUSED;
+use channel::{ChannelId, Hub};
+use control::{AcceptRecord, KernelReason, RegionInfo, Reply, SocketOptions};
+use queue::stream::{raise, watch};
+use rustix::io::Errno;
+use shm::half_flags::{ERRNO_SHIFT, FAILED, OPEN};
+use shm::{Side, TRUST_CONTEXT};
+use slowpath::{Connect, FlowOptions, PendingId};
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+use wire::Endpoint;
+
+/// Index of the core with the engine.
+const ENGINE_CORE: usize = 0;
+/// The slow path's name for the listeners at the channel port.
+pub const TOKEN: u64 = u64::MAX;
+/// Connections to the channel port that wait for this thread at once.
+const BACKLOG: u32 = 64;
+/// Slots of the service's own region: a few channels for each of very many sessions.
+const SLOTS: u32 = 4_096;
+/// Bytes of each side of it that are present at first: rings of a few channels.
+const PRESENT: u64 = 4 << 20;
+/// Sockets of peers that wait at a listener beyond its backlog.
+const WAITING_MAX: usize = 128;
+/// Longest time that the end of the service waits for its peers.
+const SHUT_TIME: Duration = Duration::from_millis(500);
+
+/// The control thread's state of channels.
+#[derive(Debug)]
+pub struct Channels {
+    rules: Vec<ChannelRule>,
+    allowed: Vec<Network>,
+    port: u16,
+    sharing: Sharing,
+    /// The service's own region.
+    pub own: u32,
+    /// What is known of other hosts.
+    pub peers: Peers,
+    /// Both ends of each virtual socket of this host.
+    ends: HashSet<[SocketAddr; 2]>,
+    /// Sockets opened and accepted, and those that went by plain TCP after all.
+    pub counted: Counted,
+}
+
+/// Counts since the service started.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counted {
+    /// Virtual sockets that programs of this host have opened.
+    pub opened: u64,
+    /// Virtual sockets that peers have opened, and that listeners of this host got.
+    pub accepted: u64,
+    /// Virtual sockets that became plain TCP connections, because their session was lost before the peer accepted them.
+    pub unserved: u64,
+    /// Sessions that ended.
+    pub over: u64,
+}
+
+/// How a connection over the port goes.
+enum Way {
+    Plain(Why),
+    Channel(ByChannel),
+    Refused(Why),
+}
+
+/// A connection by channel.
+struct ByChannel {
+    lane: Lane,
+    is_required: bool,
+    why: Why,
+}
+
+impl Registry {
+    /// Makes the service's own region, and starts the engine, if channels are configured.
+    ///
+    /// # Errors
+    /// The region cannot be made, or the channel port is taken.
+    pub fn begin_channels(&mut self, hub: channel::Config, settings: Settings) -> Result<(), ServiceError> {
+        let failed = |error| ServiceError::Os { doing: "make the channels' region", error };
+        let bells: rustix::io::Result<Vec<_>> = (0..=self.cores.len()).map(|_| new_eventfd()).collect();
+        let (id, bells) = (self.new_region_id(), bells.map_err(failed)?);
+        let index = self.indices.take(id).map_err(|_| failed(Errno::USERS))? as u16;
+        let size = Size { slots: SLOTS.min(self.config.region_slots), data_len: self.config.region_data };
+        let region =
+            AppRegion::create(id, index, OWNER, size, bells, self.now).map_err(|_| failed(Errno::NOMEM))?;
+        for (core, bell) in self.cores.iter().zip(&region.bells[1..]) {
+            core.say(Command::Watch(bell.clone(), Some(index)));
+        }
+        self.bells.set_region(index, Some(OWNER));
+        self.bells.set_context(OWNER, TRUST_CONTEXT, Some(self.cores[ENGINE_CORE].bell()));
+        self.tcp.slow.add_region(index, &region.memory.area);
+        let memory = region.memory.clone();
+        self.regions.insert(id, AppRegion { sealed: true, ..region });
+        let Settings { rules, allowed, port, is_shared, .. } = settings;
+        let sharing = if is_shared { Sharing::Always } else { Sharing::SameUser };
+        self.channels = Some(Channels {
+            rules,
+            allowed,
+            port,
+            sharing,
+            own: id,
+            peers: Peers::default(),
+            ends: HashSet::new(),
+            counted: Counted::default(),
+        });
+        self.grow_own(id, PRESENT.min(size.data_len));
+        let own: Vec<IpAddr> = self.tcp.slow.routes().own().iter().map(|own| own.addr).collect();
+        for addr in own {
+            self.tcp
+                .slow
+                .listen(Endpoint::new(addr, port), TOKEN, BACKLOG)
+                .map_err(|_| failed(Errno::ADDRINUSE))?;
+        }
+        let cores = self.cores.iter().map(Core::bell).collect();
+        let start = Start { hub, memory, cores, ring_most: self.config.ring_max as usize };
+        self.cores[ENGINE_CORE].say(Command::BeginChannels(Box::new(start)));
+        Ok(())
+    }
+
+    /// Makes `bytes` of each side of the service's own region present.
+    pub fn grow_own(&mut self, region: u32, bytes: u64) {
+        let Some(r) = self.regions.get(&region) else { return };
+        let memory = r.memory.clone();
+        let (before, most) = (memory.area.lendable(), memory.region().layout().params.data_len);
+        let bytes = bytes.min(most);
+        if bytes <= before {
+            return;
+        }
+        let more = |side| memory.region().populate(side, before as usize, (bytes - before) as usize);
+        match more(Side::Zero).and_then(|()| more(Side::One)) {
+            Ok(()) => memory.area.set_watermark(bytes),
+            Err(e) => tracing::error!("the channels' region cannot grow: {e}"),
+        }
+        self.cores[ENGINE_CORE].say(Command::Fed(region));
+    }
+
+    fn say(&self, say: Say) {
+        self.cores[ENGINE_CORE].say(Command::Channels(say));
+    }
+
+    /// Connects over the port: by channel where rules and peer allow, else by plain TCP.
+    pub fn connect_out(
+        &mut self,
+        id: u32,
+        ends: [SocketAddr; 2],
+        asked: SocketAddr,
+        options: SocketOptions,
+    ) -> Answer {
+        let way = self.way_to(id, ends[1], &options);
+        let why = match way {
+            Way::Channel(how) => return self.channel_connect(id, ends, asked, options, how),
+            Way::Refused(why) => return Answer::refused(Errno::NETUNREACH, &format!("no channel: {why}")),
+            Way::Plain(why) => why,
+        };
+        let answer = self.tcp_connect(id, ends, asked, options);
+        if let Answer::Reply(Reply::Connecting { region, slot, .. }, _) = &answer
+            && self.channels.is_some()
+            && let Some(Use::Flow(flow)) =
+                self.regions.get_mut(&region.id).and_then(|r| r.slots.get_mut(*slot))
+        {
+            flow.why = Some(why);
+        }
+        answer
+    }
+
+    fn way_to(&mut self, id: u32, remote: SocketAddr, options: &SocketOptions) -> Way {
+        let uid = self.applications.get(&id).map_or(0, |a| a.uid);
+        let rules = self.channels.as_ref().map_or(&[][..], |channels| &channels.rules);
+        let (class, is_required, why) = match choose(rules, remote, options) {
+            Choice::Plain(why) => return Way::Plain(why),
+            Choice::Channel { class, is_required, why } => (class, is_required, why),
+        };
+        let no = |why| if is_required { Way::Refused(why) } else { Way::Plain(why) };
+        let now = self.now;
+        let Some(channels) = &mut self.channels else { return no(Why::NoChannels) };
+        if !channels.allows(remote) {
+            return no(Why::NotAPeer);
+        }
+        let lane = Lane::of(remote.ip(), class, uid, channels.sharing);
+        match channels.peers.standing(now, remote.ip()) {
+            Standing::Speaks => Way::Channel(ByChannel { lane, is_required, why }),
+            Standing::Silent(_) => no(Why::NoService),
+            _ if is_required => Way::Channel(ByChannel { lane, is_required, why }),
+            Standing::Asked => no(Why::NotYet),
+            Standing::Unknown => {
+                channels.peers.ask(now, remote.ip());
+                self.say(Say::Ask(lane));
+                no(Why::NotYet)
+            }
+        }
+    }
+
+    fn channel_connect(
+        &mut self,
+        id: u32,
+        [bound, remote]: [SocketAddr; 2],
+        asked: SocketAddr,
+        options: SocketOptions,
+        ByChannel { lane, is_required, why }: ByChannel,
+    ) -> Answer {
+        let Some(region) = self.own_region(id) else { return Answer::kernel(KernelReason::NotMapped) };
+        if !self.may_have_flow(id) {
+            return Answer::kernel(KernelReason::TooManyFlows);
+        }
+        let (bound, to) = (canonical(bound), Endpoint::new(remote.ip(), remote.port()));
+        let (now, ends) = (self.tcp.now(), self.channels.as_ref().map(|channels| &channels.ends));
+        let is_used = |at: Endpoint| ends.is_some_and(|ends| ends.contains(&[SocketAddr::from(at), remote]));
+        let local = match self.tcp.slow.choose_end(now, Endpoint::new(bound.ip(), bound.port()), to, is_used)
+        {
+            Ok(local) => SocketAddr::from(local),
+            Err(error) => {
+                let errno = Errno::from_raw_os_error(i32::from(error.errno()));
+                return Answer::refused(errno, &error.to_string());
+            }
+        };
+        let carrier = Carrier::Channel { pending: None, is_gone: false, options };
+        let flow = Flow { carrier, why: Some(why), ..Flow::new(id, [local, remote]) };
+        let Some(slot) = self.take_channel_slot(region, flow) else {
+            return Answer::kernel(KernelReason::RegionFull);
+        };
+        let Some(memory) = self.regions.get(&region).map(|r| r.memory.clone()) else { return Answer::Silent };
+        let flags = if options.keep_alive { KEEPALIVE } else { 0 } | NODELAY;
+        let open = Open { from_port: local.port(), to: remote, options: flags };
+        let opening = Opening { memory: memory.clone(), slot, lane, open, is_required };
+        self.say(Say::Open(Box::new(opening)));
+        self.accelerated(id, |p| &mut p.connected, 1);
+        if let Some(channels) = &mut self.channels {
+            channels.counted.opened += 1;
+        }
+        let info = RegionInfo::of(&memory.region().layout().params, Side::One, true);
+        let local = crate::local::as_asked(local, asked);
+        Answer::plain(Reply::Connecting { region: info, slot, local, lent: None, deferred: false })
+    }
+
+    /// Takes a slot for a virtual socket. Its application rings the core with the engine.
+    fn take_channel_slot(&mut self, region: u32, flow: Flow) -> Option<u32> {
+        let (slot, _) = self.take_flow_slot(region, flow)?;
+        if let Some((own, _)) = self.regions.get(&region).and_then(|r| r.memory.halves(slot)) {
+            watch(own, Some(ENGINE_CORE as u32));
+        }
+        if let Some(channels) = &mut self.channels {
+            channels.ends.insert(flow.ends);
+        }
+        Some(slot)
+    }
+
+    /// A peer has made a connection to the channel port.
+    pub fn channel_arrives(&mut self, remote: Endpoint, pending: PendingId) {
+        let now = self.tcp.now();
+        self.tcp.slow.set_accept_room(TOKEN, BACKLOG as usize + 1);
+        let Some(channels) = &self.channels else { return self.tcp.slow.refuse(now, pending) };
+        let peer = SocketAddr::from(remote);
+        let (own, is_allowed) = (channels.own, channels.allows(peer));
+        let local = SocketAddr::new(crate::tcp::any_like(peer.ip()), channels.port);
+        let Some((slot, owner)) = self.take_flow_slot(own, Flow::new(OWNER, [local, peer])) else {
+            return self.tcp.slow.refuse(now, pending);
+        };
+        if self.tcp.slow.accept(now, pending, owner).is_err() {
+            return self.free_flow_slot(own, slot);
+        }
+        self.say(Say::Arrived(slot, peer.ip(), is_allowed));
+    }
+
+    /// Handles a report of the engine.
+    pub fn channel_told(&mut self, told: Told) {
+        match told {
+            Told::Connect { channel, peer } => self.make_channel(channel, peer),
+            Told::Left { slot } => {
+                if let Some(own) = self.channels.as_ref().map(|channels| channels.own) {
+                    self.close_flow(own, slot, false);
+                }
+            }
+            Told::Incoming { at, peer, open } => {
+                if self.socket_arrives(at, peer, &open).is_none() {
+                    self.say(Say::Refuse(at, ECONNREFUSED));
+                }
+            }
+            Told::Gone { region, slot } => self.channel_gone(region, slot),
+            Told::Unserved { region, slot } => self.serve_plainly(region, slot),
+            Told::Speaks(peer) => {
+                let now = self.now;
+                self.channels.iter_mut().for_each(|channels| channels.peers.speaks(now, peer));
+            }
+            Told::Over(over) => self.session_over(over),
+            Told::Violation(region, violation) => {
+                if let Some(owner) = self.regions.get(&region).map(|r| r.owner) {
+                    self.doom(owner, format!("in a connection over channels: {violation}"));
+                }
+            }
+            Told::MemoryShort { region } => self.grow(region),
+        }
+    }
+
+    fn session_over(&mut self, Over { session, peer, why }: Over) {
+        let now = self.now;
+        let Some(channels) = &mut self.channels else { return };
+        let is_news = channels.peers.standing(now, peer) != Standing::Silent(why);
+        channels.peers.over(now, peer, why);
+        channels.counted.over += 1;
+        // A peer that fails again and again is named once a minute.
+        if is_news {
+            tracing::info!(%peer, session = format!("{:032x}", session.0), "a session of channels is over: {why}");
+        }
+    }
+
+    fn make_channel(&mut self, channel: ChannelId, peer: IpAddr) {
+        let Some((own, port)) = self.channels.as_ref().map(|channels| (channels.own, channels.port)) else {
+            return;
+        };
+        let remote = SocketAddr::new(peer, port);
+        let flow = Flow::new(OWNER, [SocketAddr::new(crate::tcp::any_like(peer), 0), remote]);
+        let Some((slot, owner)) = self.take_flow_slot(own, flow) else {
+            return self.say(Say::Made(channel, None));
+        };
+        let remote = Endpoint::new(peer, port);
+        let what = Connect { token: 0, local: None, remote, owner, options: FlowOptions::default() };
+        let made = match self.tcp.slow.connect(self.tcp.now(), &what) {
+            Ok(_) => Some(slot),
+            Err(e) => {
+                tracing::debug!(%peer, "no channel can be made: {e}");
+                self.free_flow_slot(own, slot);
+                None
+            }
+        };
+        self.say(Say::Made(channel, made));
+    }
+
+    /// A peer opens a socket. `None`: no listener takes it.
+    fn socket_arrives(&mut self, at: At, peer: IpAddr, open: &Open) -> Option<()> {
+        let (local, remote) = (canonical(open.to), SocketAddr::new(peer, open.from_port));
+        let is_used = self.channels.as_ref()?.ends.contains(&[local, remote]);
+        if is_used || !self.tcp.owns(local.ip()) {
+            return None;
+        }
+        self.hear_ended_listeners();
+        let candidates = self.listeners.candidates(local, None);
+        let id = self.choose(&candidates)?;
+        let listener = self.listeners.all.get(&id)?;
+        let home = listener.home;
+        if listener.waiting() > listener.backlog as usize + WAITING_MAX
+            || !self.may_have_flow(home.application)
+        {
+            return None;
+        }
+        let carrier =
+            Carrier::Channel { pending: Some(at), is_gone: false, options: SocketOptions::default() };
+        let flow = Flow { carrier, ..Flow::new(home.application, [local, remote]) };
+        let slot = self.take_channel_slot(home.region, flow)?;
+        if let Some(channels) = &mut self.channels {
+            channels.counted.accepted += 1;
+        }
+        let record = AcceptRecord { region: home.region, slot, side: 1, local, peer: remote };
+        self.arrive(id, (Origin::Flow(home.region, slot), record));
+        Some(())
+    }
+
+    fn channel_flow(&mut self, region: u32, slot: u32) -> Option<&mut Flow> {
+        match self.regions.get_mut(&region)?.slots.get_mut(slot)? {
+            Use::Flow(flow) if matches!(flow.carrier, Carrier::Channel { .. }) => Some(flow),
+            _ => None,
+        }
+    }
+
+    /// As `establish`, for a virtual socket that a peer has opened: the acceptor's end, 1, first; then the peer is told.
+    pub fn establish_channel(&mut self, region: u32, slot: u32, end: usize) {
+        let Some(Carrier::Channel { pending, .. }) =
+            self.channel_flow(region, slot).map(|flow| &mut flow.carrier)
+        else {
+            return;
+        };
+        let taken = if end == 0 { pending.take() } else { None };
+        let Some(memory) = self.regions.get(&region).map(|r| r.memory.clone()) else { return };
+        if let Some((own, _)) = memory.halves(slot).filter(|_| end == 1) {
+            raise(own, OPEN);
+            memory.tell(&self.bells, slot);
+        }
+        if let Some(at) = taken {
+            self.say(Say::Accept(at, memory, slot));
+        }
+    }
+
+    /// The application has closed a virtual socket, and the flags of its half say how. False: the slot is no virtual socket's.
+    pub fn close_channel(&mut self, region: u32, slot: u32) -> bool {
+        let Some(flow) = self.channel_flow(region, slot) else { return false };
+        let Carrier::Channel { pending, is_gone, .. } = &mut flow.carrier else { return false };
+        let refused = pending.take();
+        *is_gone |= refused.is_some();
+        let is_gone = *is_gone;
+        if let Some(at) = refused {
+            self.say(Say::Refuse(at, ECONNREFUSED));
+        }
+        match self.regions.get(&region).map(|r| r.memory.index) {
+            _ if is_gone => self.free_flow_slot(region, slot),
+            Some(index) => self.say(Say::Look(index, slot)),
+            None => {}
+        }
+        true
+    }
+
+    /// The engine no longer uses the slot.
+    fn channel_gone(&mut self, region: u32, slot: u32) {
+        let Some(flow) = self.channel_flow(region, slot) else { return };
+        if flow.closed {
+            return self.free_flow_slot(region, slot);
+        }
+        if let Carrier::Channel { is_gone, .. } = &mut flow.carrier {
+            *is_gone = true;
+        }
+    }
+
+    /// Forgets the ends of a virtual socket: another may have them.
+    pub fn forget_ends(&mut self, ends: &[SocketAddr; 2]) {
+        self.channels.iter_mut().for_each(|channels| _ = channels.ends.remove(ends));
+    }
+
+    /// A socket cannot go by channel after all: the same slot becomes a plain connection.
+    fn serve_plainly(&mut self, region: u32, slot: u32) {
+        let cores = self.cores.len();
+        let Some(flow) = self.channel_flow(region, slot) else { return };
+        let (ends, is_closed) = (flow.ends, flow.closed);
+        let Carrier::Channel { options, .. } = flow.carrier else { return };
+        (flow.carrier, flow.why) = (Carrier::Tcp, Some(Why::SessionLost));
+        self.forget_ends(&ends);
+        if is_closed {
+            return self.free_flow_slot(region, slot);
+        }
+        let Some(memory) = self.regions.get(&region).map(|r| r.memory.clone()) else { return };
+        self.channels.iter_mut().for_each(|channels| channels.counted.unserved += 1);
+        let owner = slowpath::Owner { region: memory.index, slot, core: (slot as usize % cores) as u8 };
+        let [local, remote] = ends.map(|end| Endpoint::new(end.ip(), end.port()));
+        let options = FlowOptions::from(&options);
+        let what = Connect { token: 0, local: Some(local), remote, owner, options };
+        if let Err(error) = self.tcp.slow.connect(self.tcp.now(), &what)
+            && let Some((own, _)) = memory.halves(slot)
+        {
+            raise(own, FAILED | u32::from(error.errno()) << ERRNO_SHIFT);
+            memory.tell(&self.bells, slot);
+        }
+    }
+
+    /// The slot, in the service's own region, of a channel's connection to that peer: its numbers are those of the virtual sockets.
+    pub fn channel_to(&self, peer: IpAddr) -> Option<(u16, u32)> {
+        let own = self.regions.get(&self.channels.as_ref()?.own)?;
+        let mut uses = own.slots.iter();
+        let (slot, _) = uses
+            .find(|(_, used)| matches!(used, Use::Flow(flow) if flow.ends[1].ip() == peer && !flow.closed))?;
+        Some((own.memory.index, slot))
+    }
+
+    /// A slot of a plain connection is free; the engine may use the rings of a channel's connection again.
+    pub fn channel_slot_freed(&self, region: u32, slot: u32) {
+        if self.channels.as_ref().is_some_and(|channels| channels.own == region) {
+            self.say(Say::Freed(slot));
+        }
+    }
+
+    /// The state of all sessions; `None`: there are no channels, or the engine does not answer within a tenth of a second.
+    pub fn channels_seen(&self) -> Option<Snapshot> {
+        self.channels.as_ref()?;
+        let (ask, answer) = channel();
+        self.say(Say::Report(ask));
+        answer.recv_timeout(Duration::from_millis(100)).ok()
+    }
+
+    /// That region ends: its index is about to be another's. What its programs have written is sent by the engine, which has its memory.
+    pub fn forget_channels_of(&mut self, region: &AppRegion) {
+        if self.channels.is_none() {
+            return;
+        }
+        let virtual_ends = |used: &Use| match used {
+            Use::Flow(Flow { carrier: Carrier::Channel { .. }, ends, .. }) => Some(*ends),
+            _ => None,
+        };
+        let all: Vec<_> = region.slots.iter().filter_map(|(_, used)| virtual_ends(used)).collect();
+        all.iter().for_each(|ends| self.forget_ends(ends));
+        self.say(Say::RegionGone(region.memory.index));
+    }
+
+    /// At the service's end: resets all virtual sockets, and waits until the peers know, for a short time.
+    pub fn shut_channels(&self) {
+        if self.channels.is_none() {
+            return;
+        }
+        self.say(Say::Shut);
+        let (mut left, pause) = (SHUT_TIME, Duration::from_millis(5));
+        while !left.is_zero() && self.channels_seen().is_some_and(|seen| seen.census.sockets > 0) {
+            std::thread::sleep(pause);
+            left = left.saturating_sub(pause);
+        }
+    }
+}
+
+impl Channels {
+    /// TCP port of the channel service.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The configured rules.
+    pub fn rules(&self) -> &[ChannelRule] {
+        &self.rules
+    }
+
+    fn allows(&self, peer: SocketAddr) -> bool {
+        self.allowed.iter().any(|network| is_in(network, peer))
+    }
+}
+
+// The engine moves to the core's thread, with its hub.
+const _: fn() = || {
+    fn is_send<T: Send>() {}
+    is_send::<Hub>();
+};

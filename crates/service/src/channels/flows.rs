@@ -1,0 +1,269 @@
+//! The channels' own TCP connections: flows of a region of the service's own, in which the engine acts as the application. The control
+//! thread makes them and ends them.
+//!
+//! ```text
+//!   engine (side 1) --frames--> ring --fast path--> peer          peer --fast path--> ring (side 0) --frames--> engine
+//! ```
+
+use super::engine::Told;
+use crate::cores::wakers::Bells;
+use crate::memory::Memory;
+use crate::relay::endpoint::{End, Place};
+use crate::relay::make_room;
+use channel::lane::Class;
+use channel::limits::ROOM_LEAST;
+use channel::transport::Gone;
+use channel::{ChannelId, Transport};
+use queue::pages::Pool;
+use queue::stream::{Sender, consumed, raise, readable};
+use rustix::fd::OwnedFd;
+use shm::application_flags::{NODELAY, QUICKACK};
+use shm::half_flags::{FAILED, FIN, OPEN, READ_CLOSED, RELEASED, RESET, WANT_SPACE};
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Bytes that are built at once: a frame of the largest size, and small ones beside it.
+const ROOM: usize = 64 << 10;
+/// Bytes that are taken at once: copied twice, they stay in the first-level cache.
+const PIECE: usize = 16 << 10;
+/// Bytes of the largest ring of frames on their way to the peer.
+const RING_MOST: usize = 1 << 20;
+
+/// All TCP connections of one engine's channels.
+#[derive(Debug)]
+pub struct Flows {
+    /// The application's side of the service's own region.
+    place: Place,
+    bells: Arc<Bells>,
+    pool: Pool,
+    /// `None`: the control thread has not made the connection yet.
+    all: BTreeMap<ChannelId, Option<End>>,
+    /// Ends that have closed, by slot, until the fast path no longer reads their rings.
+    leaving: HashMap<u32, End>,
+    /// Channels with a connection and with sockets of a class that is not known yet.
+    fresh: Vec<ChannelId>,
+    next: u32,
+    scratch: Vec<u8>,
+    /// Reports to the control thread.
+    pub told: Vec<Told>,
+}
+
+impl Flows {
+    /// No connections yet; `memory` is the service's own region.
+    pub fn new(memory: Arc<Memory>, cores: Arc<[Arc<OwnedFd>]>, bells: Arc<Bells>) -> Self {
+        Self {
+            place: Place::of_application(memory, cores),
+            bells,
+            pool: Pool::default(),
+            all: BTreeMap::new(),
+            leaving: HashMap::new(),
+            fresh: Vec::new(),
+            next: 1,
+            scratch: Vec::new(),
+            told: Vec::new(),
+        }
+    }
+
+    /// The numbers of all channels.
+    pub fn channels(&self) -> impl Iterator<Item = ChannelId> {
+        self.all.keys().copied()
+    }
+
+    fn new_id(&mut self) -> ChannelId {
+        // Numbers repeat after 2^32 channels; the first have ended by then.
+        let id = ChannelId(self.next);
+        self.next = self.next.checked_add(1).unwrap_or(1);
+        id
+    }
+
+    fn end_at(&self, slot: u32) -> End {
+        let end = End::deputy(self.place.clone(), slot, Sender::default());
+        if let Some((own, _)) = end.place.halves(slot) {
+            // The handshake waits for no acknowledgement.
+            own.extra.store(NODELAY, Ordering::Release);
+        }
+        end
+    }
+
+    /// The control thread has begun the connection of a channel in that slot. False: the channel is not wanted any more.
+    pub fn made(&mut self, channel: ChannelId, slot: u32) -> bool {
+        let end = self.end_at(slot);
+        if let Some(place) = self.all.get_mut(&channel) {
+            *place = Some(end);
+            self.fresh.push(channel);
+            return true;
+        }
+        self.leave(end);
+        false
+    }
+
+    /// A peer has made a connection, which is in that slot.
+    pub fn accepted(&mut self, slot: u32) -> ChannelId {
+        let (id, end) = (self.new_id(), self.end_at(slot));
+        self.all.insert(id, Some(end));
+        self.fresh.push(id);
+        id
+    }
+
+    /// Has each connection send as its sockets need, once `class_of` knows their class. Latency: frames go out at the end of each round.
+    /// Throughput: while bytes are under way, small messages gather until these are acknowledged (Nagle, RFC 896); the peer, which does the
+    /// same, acknowledges at once and mostly with data. So the wait is one round trip at most, and many small messages share a segment.
+    pub fn tell_classes(&mut self, class_of: impl Fn(ChannelId) -> Option<Class>) {
+        let Self { fresh, all, .. } = self;
+        fresh.retain(|channel| {
+            let Some(Some(end)) = all.get(channel) else { return false };
+            let Some(class) = class_of(*channel) else { return true };
+            if let (Class::Throughput, Some((own, _))) = (class, end.place.halves(end.slot)) {
+                own.extra.store(QUICKACK, Ordering::Release);
+            }
+            false
+        });
+    }
+
+    /// The control thread cannot make the connection of a channel.
+    pub fn not_made(&mut self, channel: ChannelId) {
+        self.all.remove(&channel);
+    }
+
+    /// The fast path has let go of a slot: its rings are free.
+    pub fn freed(&mut self, slot: u32) {
+        let Some(mut end) = self.leaving.remove(&slot) else { return };
+        let rings = [end.sender.ring.take(), end.sender.old.take()];
+        rings.into_iter().flatten().for_each(|ring| end.place.give_back(&mut self.pool, ring));
+    }
+
+    /// Takes the fast path's rings of the doorbell. True: some connection has news.
+    pub fn listen(&self) -> bool {
+        let bell = self.place.bell().filter(|bell| bell.has_news());
+        bell.is_some_and(|bell| bell.drain(self.place.slots(), |_| ()) > 0)
+    }
+
+    /// Announces sleep. False: a connection has news.
+    pub fn prepare_sleep(&self) -> bool {
+        self.place.bell().is_none_or(queue::Doorbell::prepare_sleep)
+    }
+
+    /// Announces that the engine is awake.
+    pub fn awake(&self) {
+        self.place.bell().into_iter().for_each(queue::Doorbell::awake);
+    }
+
+    /// Closes an end: the bytes that it has taken are sent, then a FIN.
+    fn leave(&mut self, end: End) {
+        if let Some((own, _)) = end.place.halves(end.slot) {
+            raise(own, FIN | READ_CLOSED | RELEASED);
+            end.tell(&self.bells);
+        }
+        self.told.push(Told::Left { slot: end.slot });
+        self.leaving.insert(end.slot, end);
+    }
+
+    /// Copies what has come into `scratch`, at most its length, and gives it to `take`.
+    fn take_some(end: &mut End, bells: &Bells, scratch: &mut [u8], take: &mut dyn FnMut(&[u8])) -> usize {
+        let place = end.place.clone();
+        let Some((own, peer)) = place.halves(end.slot) else { return 0 };
+        // The region is the service's own: its positions make sense.
+        let Ok(Some(found)) = readable(peer, end.tail, place.data_len()) else { return 0 };
+        let n = found.len.min(scratch.len());
+        let [(a, an), (b, bn)] = found.ring.spans(end.tail, n);
+        place.read(a, &mut scratch[..an]);
+        place.read(b, &mut scratch[an..an + bn]);
+        end.tail += n as u64;
+        if consumed(own, peer, end.tail) {
+            end.tell(bells);
+        }
+        take(&scratch[..n]);
+        n
+    }
+}
+
+impl Transport for Flows {
+    type Metadata = ();
+
+    fn create(&mut self, peer: IpAddr, (): &()) -> Result<ChannelId, Gone> {
+        let id = self.new_id();
+        self.all.insert(id, None);
+        self.told.push(Told::Connect { channel: id, peer });
+        Ok(id)
+    }
+
+    fn destroy(&mut self, channel: ChannelId) {
+        if let Some(end) = self.all.remove(&channel).flatten() {
+            self.leave(end);
+        }
+    }
+
+    fn enqueue(
+        &mut self,
+        channel: ChannelId,
+        fill: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> Result<usize, Gone> {
+        let end = match self.all.get_mut(&channel) {
+            Some(Some(end)) => end,
+            Some(None) => return Ok(0),
+            None => return Err(Gone),
+        };
+        let flags = end.flags();
+        if flags & (RESET | FAILED) != 0 {
+            return Err(Gone);
+        }
+        if flags & OPEN == 0 {
+            return Ok(0);
+        }
+        let place = end.place.clone();
+        let Some((own, peer)) = place.halves(end.slot) else { return Err(Gone) };
+        let room = make_room(end, &mut self.pool, own, peer, ROOM, RING_MOST).map_err(|_| Gone)?;
+        if room < ROOM_LEAST {
+            let is_new = || place.memory().is_some_and(|memory| memory.area.note_shortage());
+            if end.sender.ring.is_none() && is_new() {
+                self.told.push(Told::MemoryShort { region: place.region_id });
+            } else if room > 0 && end.sender.want_space(own, peer, |_| ()) == Ok(false) {
+                // Room has come meanwhile: the doorbell that tells so is not needed.
+                end.tell(&self.bells);
+            }
+            return Ok(0);
+        }
+        if own.flags.load(Ordering::Relaxed) & WANT_SPACE != 0 {
+            own.flags.fetch_and(!WANT_SPACE, Ordering::Relaxed);
+        }
+        self.scratch.resize(ROOM, 0);
+        let n = fill(&mut self.scratch[..room.min(ROOM)]);
+        if let Some(ring) = end.sender.ring.filter(|_| n > 0) {
+            let [(a, an), (b, bn)] = ring.spans(end.sender.head, n);
+            place.write(a, &self.scratch[..an]);
+            place.write(b, &self.scratch[an..an + bn]);
+            end.sender.publish(own, n);
+            end.tell(&self.bells);
+        }
+        Ok(n)
+    }
+
+    fn dequeue(
+        &mut self,
+        channel: ChannelId,
+        count: usize,
+        take: &mut dyn FnMut(&[u8]),
+    ) -> Result<usize, Gone> {
+        let end = match self.all.get_mut(&channel) {
+            Some(Some(end)) => end,
+            Some(None) => return Ok(0),
+            None => return Err(Gone),
+        };
+        // Flags before bytes: a FIN seen here was raised after the last byte.
+        let flags = end.flags();
+        let mut taken = 0;
+        self.scratch.resize(ROOM, 0);
+        while taken < count {
+            let most = (count - taken).min(PIECE);
+            let n = Self::take_some(end, &self.bells, &mut self.scratch[..most], take);
+            if n == 0 {
+                let is_over = flags & (FIN | RESET | FAILED) != 0;
+                return if taken == 0 && is_over { Err(Gone) } else { Ok(taken) };
+            }
+            taken += n;
+        }
+        Ok(taken)
+    }
+}

@@ -1,0 +1,105 @@
+//! The state of all sessions at one moment, for `towpath channels`. Changes nothing.
+
+use super::ends::Ends;
+use channel::Hub;
+use channel::hub::{Census, Refusals};
+use channel::lane::Class;
+use channel::session::Counters;
+use std::net::IpAddr;
+
+/// One channel of a session.
+#[derive(Clone, Copy, Debug)]
+pub struct ChannelSeen {
+    /// Number of the channel in its session.
+    pub number: u32,
+    /// Bytes that wait for the channel's connection.
+    pub unsent: usize,
+    /// Bytes that the peer's sockets have not confirmed.
+    pub unconfirmed: u64,
+}
+
+/// One session.
+#[derive(Clone, Debug)]
+pub struct SessionSeen {
+    /// The identifier of the session.
+    pub id: u128,
+    /// The service at the other side.
+    pub peer: IpAddr,
+    /// What its sockets need most.
+    pub class: Class,
+    /// True: this side has opened it.
+    pub is_opener: bool,
+    /// The user of this host with its sockets, if they are one user's.
+    pub user: Option<u32>,
+    /// The policy that places chunks on channels.
+    pub policy: &'static str,
+    /// Its channels.
+    pub channels: Vec<ChannelSeen>,
+    /// Number of its virtual sockets.
+    pub sockets: usize,
+    /// What it has done.
+    pub counters: Counters,
+}
+
+/// One virtual socket of an application of this host.
+#[derive(Clone, Copy, Debug)]
+pub struct SocketSeen {
+    /// The identifier of the session.
+    pub session: u128,
+    /// The identifier in the session.
+    pub socket: u32,
+    /// Id of the application region.
+    pub region: u32,
+    /// The slot in that region.
+    pub slot: u32,
+    /// Bytes that the peer may still send.
+    pub credit: u64,
+    /// Bytes written that the peer's socket does not have.
+    pub queue: u64,
+}
+
+/// The state of an engine.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// All sessions.
+    pub sessions: Vec<SessionSeen>,
+    /// All virtual sockets of this host's applications.
+    pub sockets: Vec<SocketSeen>,
+    /// What the hub keeps.
+    pub census: Census,
+    /// What peers did wrong.
+    pub refusals: Refusals,
+}
+
+/// Looks at everything once.
+pub fn snapshot(hub: &Hub, ends: &Ends) -> Snapshot {
+    let sessions = hub.sessions().filter_map(|(id, session)| {
+        let about = hub.about(id)?;
+        let channels = session.channels().map(|channel| ChannelSeen {
+            number: channel.number(),
+            unsent: channel.unsent,
+            unconfirmed: channel.unconfirmed,
+        });
+        Some(SessionSeen {
+            id: id.0,
+            peer: about.peer,
+            class: about.class,
+            is_opener: about.is_opener,
+            user: about.user,
+            policy: session.policy(),
+            channels: channels.collect(),
+            sockets: session.sockets(),
+            counters: session.counters(),
+        })
+    });
+    let sockets = ends.iter().filter(|end| !end.is_over).map(|end| {
+        let ((region, slot), (credit, queue)) = (end.place(), end.report());
+        SocketSeen { session: end.at.session.0, socket: end.at.socket, region, slot, credit, queue }
+    });
+    Snapshot {
+        sessions: sessions.collect(),
+        sockets: sockets.collect(),
+        census: hub.census(),
+        refusals: hub.refusals(),
+    }
+}

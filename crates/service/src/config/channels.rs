@@ -1,0 +1,122 @@
+//! The configuration of channels: which peers, which port, which secret, which connections.
+
+use super::Options;
+use super::values::{Network, PortKind};
+use crate::ServiceError;
+use crate::channels::PORT;
+use crate::channels::rules::ChannelRule;
+use rustix::fs::Mode;
+use std::num::NonZeroU16;
+use std::path::Path;
+
+/// Least bytes of a secret: what no one can guess by trying.
+const SECRET_MIN: usize = 16;
+/// Most bytes of a secret.
+const SECRET_MAX: u64 = 4_096;
+
+/// The configuration of channels in use.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Hosts with which channels are made.
+    pub allowed: Vec<Network>,
+    /// TCP port at which services make channels to each other.
+    pub port: u16,
+    /// The secret that both services prove; `None`: peers are known by their addresses.
+    pub secret: Option<Vec<u8>>,
+    /// Which connections go by channel.
+    pub rules: Vec<ChannelRule>,
+    /// Sockets of several users may share a channel.
+    pub is_shared: bool,
+}
+
+/// The configuration that the options ask for; `None`: no channels.
+pub fn settings(options: &Options, is_shared: bool) -> Result<Option<Settings>, ServiceError> {
+    let wrong = |key, must| Err(ServiceError::Value { key, must });
+    let others = [
+        ("channel_port", options.channel_port.is_some()),
+        ("channel_secret", options.channel_secret.is_some()),
+        ("channel_rules", options.channel_rules.is_some()),
+    ];
+    let Some(allowed) = options.channel_peers.clone().filter(|peers| !peers.is_empty()) else {
+        return match others.into_iter().find(|(_, is_set)| *is_set) {
+            Some((key, _)) => wrong(key, "be used with --channel-peers"),
+            None => Ok(None),
+        };
+    };
+    if options.port.as_ref().is_none_or(|port| port.kind == PortKind::None) {
+        return wrong("channel_peers", "be used with a port (--port tap or packet:INTERFACE)");
+    }
+    Ok(Some(Settings {
+        allowed,
+        port: options.channel_port.map_or(PORT, NonZeroU16::get),
+        secret: options.channel_secret.as_deref().map(secret).transpose()?,
+        rules: options.channel_rules.clone().unwrap_or_default(),
+        is_shared,
+    }))
+}
+
+/// Reads a secret. A file that other users may read is refused: each of them could speak for this host.
+fn secret(path: &Path) -> Result<Vec<u8>, ServiceError> {
+    let wrong = |must| Err(ServiceError::Value { key: "channel_secret", must });
+    let read = |error| ServiceError::ConfigRead { path: path.to_owned(), error };
+    let file = std::fs::File::open(path).map_err(read)?;
+    let seen = rustix::fs::fstat(&file).map_err(|e| read(e.into()))?;
+    if Mode::from_raw_mode(seen.st_mode).intersects(Mode::RWXG | Mode::RWXO) {
+        return wrong("name a file that only its owner can read (chmod 600)");
+    }
+    let mut bytes = Vec::new();
+    std::io::Read::read_to_end(&mut std::io::Read::take(file, SECRET_MAX + 1), &mut bytes).map_err(read)?;
+    if bytes.last() == Some(&b'\n') {
+        bytes.pop();
+    }
+    if !(SECRET_MIN..=SECRET_MAX as usize).contains(&bytes.len()) {
+        return wrong("name a file with 16 to 4096 bytes, like those of `head -c 32 /dev/urandom`");
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn options(peers: &str) -> Options {
+        Options {
+            port: "tap".parse().ok(),
+            channel_peers: Some(peers.split(' ').filter_map(|text| text.parse().ok()).collect()),
+            ..Options::default()
+        }
+    }
+
+    #[test]
+    fn channels_are_off_without_peers() {
+        assert!(settings(&Options::default(), false).unwrap().is_none());
+        assert!(settings(&options(""), false).unwrap().is_none());
+        let port_alone = Options { channel_port: NonZeroU16::new(7), ..Options::default() };
+        assert!(settings(&port_alone, false).is_err());
+        let no_port = Options { port: None, ..options("10.0.0.0/8") };
+        assert!(settings(&no_port, false).is_err());
+        let on = settings(&options("10.0.0.0/8"), false).unwrap().unwrap();
+        assert_eq!((on.port, on.rules.len(), on.secret), (PORT, 0, None));
+    }
+
+    #[test]
+    fn a_secret_is_long_and_its_owners_alone() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(b"0123456789abcdef0123456789abcdef\n").unwrap();
+        let with = || {
+            let path = Some(file.path().to_owned());
+            settings(&Options { channel_secret: path, ..options("10.0.0.0/8") }, false)
+        };
+        let mode =
+            |mode| std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+        mode(0o600);
+        assert_eq!(with().unwrap().unwrap().secret.unwrap(), b"0123456789abcdef0123456789abcdef");
+        mode(0o640);
+        assert!(with().is_err());
+        mode(0o600);
+        file.as_file().set_len(8).unwrap();
+        assert!(with().is_err());
+    }
+}

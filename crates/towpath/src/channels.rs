@@ -1,0 +1,126 @@
+//! `towpath channels`: sessions with other services, the sockets on each, and what says so.
+
+use crate::ask::report;
+use crate::table::{align, print};
+use control::Report;
+use serde_json::Value;
+use std::path::Path;
+
+/// Prints the report as tables, or as JSON.
+pub fn show(path: &Path, json: bool) -> anyhow::Result<()> {
+    let all = report(path, Report::Channels)?;
+    print(&if json { serde_json::to_string_pretty(&all)? } else { text(&all) })
+}
+
+fn word(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn rows_of<'a>(all: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
+    all[key].as_array().into_iter().flatten()
+}
+
+/// The beginning of a session's identifier, enough to tell sessions apart.
+fn short(session: &Value) -> String {
+    word(session).chars().take(8).collect()
+}
+
+fn text(all: &Value) -> String {
+    if all["is_on"] != true {
+        return "no channels; `towpath up --channel-peers` names the hosts to make them with".to_owned();
+    }
+    let counted = &all["counted"];
+    let rules: Vec<String> = rows_of(all, "rules").map(word).collect();
+    let mut parts = vec![format!(
+        "port {}; rules: {}\nsockets opened {}, accepted {}, by plain TCP after all {}; sessions over {}, of these for a peer's fault {}",
+        all["port"],
+        if rules.is_empty() { "none".to_owned() } else { rules.join(", ") },
+        counted["opened"],
+        counted["accepted"],
+        counted["unserved"],
+        counted["sessions_over"],
+        counted["violations"],
+    )];
+    parts.extend(table(
+        &["Peer", "Standing", "Why"],
+        rows_of(all, "peers").map(|row| {
+            vec![word(&row["peer"]), word(&row["standing"]), row["why"].as_str().unwrap_or("-").to_owned()]
+        }),
+    ));
+    let heads = [
+        "Session", "Peer", "Class", "Opened", "User", "Policy", "Sockets", "Channels", "Unsent", "Again",
+        "Lost",
+    ];
+    parts.extend(table(&heads, rows_of(all, "sessions").map(session)));
+    let heads = ["Session", "Socket", "Local", "Peer", "Credit", "Queue", "Process", "Why"];
+    parts.extend(table(&heads, rows_of(all, "sockets").map(socket)));
+    parts.join("\n\n")
+}
+
+/// The table; `None` without rows.
+fn table(heads: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Option<String> {
+    let heads = heads.iter().map(|head| (*head).to_owned()).collect();
+    let rows: Vec<Vec<String>> = std::iter::once(heads).chain(rows).collect();
+    (rows.len() > 1).then(|| align(&rows))
+}
+
+fn session(row: &Value) -> Vec<String> {
+    let unsent: u64 = rows_of(row, "channels").filter_map(|channel| channel["unsent"].as_u64()).sum();
+    vec![
+        short(&row["session"]),
+        word(&row["peer"]),
+        word(&row["class"]),
+        if row["opener"] == true { "here" } else { "there" }.to_owned(),
+        row["uid"].as_u64().map_or("-".to_owned(), |uid| uid.to_string()),
+        word(&row["policy"]),
+        word(&row["sockets"]),
+        rows_of(row, "channels").count().to_string(),
+        unsent.to_string(),
+        word(&row["bytes_again"]),
+        word(&row["channels_lost"]),
+    ]
+}
+
+fn socket(row: &Value) -> Vec<String> {
+    vec![
+        short(&row["session"]),
+        word(&row["socket"]),
+        word(&row["local"]),
+        word(&row["remote"]),
+        word(&row["credit"]),
+        word(&row["queue"]),
+        format!("{} ({})", word(&row["process"]), row["pid"]),
+        row["why"].as_str().unwrap_or("the peer has opened it").to_owned(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn report_without_channels_says_how_to_turn_them_on() {
+        assert!(text(&json!({ "is_on": false })).contains("--channel-peers"));
+    }
+
+    #[test]
+    fn sessions_sockets_and_silent_peers_have_a_line_each() {
+        let shown = text(&json!({
+            "is_on": true, "port": 7117, "rules": ["10.9.0.0/24"], "counted": {},
+            "peers": [{ "peer": "10.9.0.3", "standing": "silent", "why": "refused: the secrets differ" }],
+            "sessions": [{
+                "session": "0123456789abcdef", "peer": "10.9.0.2", "class": "latency", "opener": true, "uid": 1000, "policy": "sticky",
+                "sockets": 64, "channels": [{ "unsent": 3 }, { "unsent": 4 }], "bytes_again": 0, "channels_lost": 0,
+            }],
+            "sockets": [{ "session": "0123456789abcdef", "socket": 7, "why": "rule 1 of --channel-rules" }],
+        }));
+        let has = |words: &[&str]| shown.lines().any(|line| words.iter().all(|word| line.contains(word)));
+        assert!(has(&["10.9.0.3", "silent", "secrets differ"]), "{shown}");
+        assert!(
+            has(&["01234567", "10.9.0.2", "latency", "here", "1000", "sticky", "64", "2", "7"]),
+            "{shown}"
+        );
+        assert!(has(&["01234567", "7", "rule 1"]), "{shown}");
+    }
+}

@@ -1,0 +1,308 @@
+//! Two services in two network namespaces, joined by a veth pair, and ordinary programs over channels between them. Needs root, `ip` and
+//! `python3`; elsewhere each test says that it is skipped.
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // a test file: its helpers panic like its tests
+
+#[path = "../../preload/tests/common/mod.rs"]
+mod common;
+
+use common::library;
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// For whatever a busy machine delays.
+const PATIENCE: Duration = Duration::from_secs(120);
+const PORT: &str = "7117";
+const ADDRESSES: [&str; 2] = ["10.81.0.1", "10.81.0.2"];
+/// The kernel's address in the second namespace.
+const STRANGER: &str = "10.81.0.3/24";
+const PEERS: &str = "10.81.0.0/24";
+
+/// A program that ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A started program and the lines that it prints.
+struct Program {
+    running: Running,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Program {
+    fn start(command: &mut Command) -> Self {
+        let mut running = Running(command.stdout(Stdio::piped()).spawn().unwrap());
+        let lines = BufReader::new(running.0.stdout.take().unwrap()).lines();
+        Self { running, lines }
+    }
+
+    fn line(&mut self) -> String {
+        self.lines.next().expect("a line").unwrap()
+    }
+
+    /// The lines up to `last`, which must come.
+    fn until(&mut self, last: &str) -> Vec<String> {
+        let mut lines = Vec::new();
+        loop {
+            match self.lines.next() {
+                Some(line) if line.as_ref().unwrap() == last => return lines,
+                Some(line) => lines.push(line.unwrap()),
+                None => panic!("{last} does not come after {lines:?}: {:?}", self.running.0.wait()),
+            }
+        }
+    }
+}
+
+/// Two hosts: a namespace and a service each.
+struct World {
+    names: [String; 2],
+    folder: tempfile::TempDir,
+    services: [Option<Running>; 2],
+}
+
+fn ip(words: &str) -> bool {
+    Command::new("ip").args(words.split(' ')).output().is_ok_and(|done| done.status.success())
+}
+
+impl World {
+    /// `None` where namespaces cannot be made, after a word that says so.
+    fn new(name: &str) -> Option<Self> {
+        let names = [0, 1].map(|host| format!("twp-{name}{host}-{}", std::process::id()));
+        let has_python = Command::new("python3").arg("--version").output().is_ok();
+        let folder = tempfile::tempdir().unwrap();
+        let world = Self { names, folder, services: [None, None] };
+        let [a, b] = &world.names;
+        let is_made = has_python && ip(&format!("netns add {a}")) && ip(&format!("netns add {b}"));
+        if !is_made {
+            println!("skipped: needs root, `ip`, network namespaces and python3");
+            return None;
+        }
+        assert!(ip(&format!("link add v0 netns {a} type veth peer name v1 netns {b}")));
+        for (name, link) in [(a, "v0"), (b, "v1")] {
+            assert!(ip(&format!("-n {name} link set lo up")) && ip(&format!("-n {name} link set {link} up")));
+        }
+        assert!(ip(&format!("-n {b} addr add {STRANGER} dev v1")));
+        Some(world)
+    }
+
+    /// Both hosts with channels, and these arguments.
+    fn with_channels(name: &str, arguments: &[&str]) -> Option<Self> {
+        let mut world = Self::new(name)?;
+        for host in 0..2 {
+            world.serve(host, &[&["--channel-peers", PEERS], arguments].concat());
+        }
+        Some(world)
+    }
+
+    fn command(&self, host: usize, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.names[host], program]);
+        command.env("TOWPATH_PRELOAD", library());
+        command
+    }
+
+    fn towpath(&self, host: usize, name: &str) -> Command {
+        let mut command = self.command(host, env!("CARGO_BIN_EXE_towpath"));
+        command.arg(name).arg("--control").arg(self.folder.path().join(format!("{host}/control.sock")));
+        command
+    }
+
+    fn serve(&mut self, host: usize, arguments: &[&str]) {
+        let mut up = self.towpath(host, "up");
+        let address = format!("{}/24", ADDRESSES[host]);
+        // A service that starts anew is the same station for its peer.
+        let mac = format!("02:00:00:00:81:0{host}");
+        up.args(["--port", &format!("packet:v{host}"), "--address", &address, "--mac", &mac]).args(arguments);
+        let service = Running(up.spawn().unwrap());
+        self.services[host] = Some(service);
+        self.wait("the service starts", || self.towpath(host, "stat").output().unwrap().status.success());
+    }
+
+    fn wait(&self, what: &str, mut is: impl FnMut() -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !is() {
+            assert!(Instant::now() < end, "{what} does not happen: {}", self.report(0, "channels"));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn report(&self, host: usize, name: &str) -> Value {
+        let output = self.towpath(host, name).arg("--json").output().unwrap();
+        serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)))
+    }
+
+    /// A program of ours on that host with accelerated sockets; `wish`: its `TOWPATH_CHANNEL`.
+    fn run(&self, host: usize, wish: &str, script: &str, arguments: &[&str]) -> Program {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/py").join(script);
+        let mut command = self.towpath(host, "run");
+        command.args(["--require", "--", "python3"]).arg(path).args(arguments);
+        Program::start(command.env("TOWPATH_CHANNEL", wish))
+    }
+
+    /// A program of ours on the kernel's TCP of that host.
+    fn run_on_kernel(&self, host: usize, script: &str, arguments: &[&str]) -> Program {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/py").join(script);
+        Program::start(self.command(host, "python3").arg(path).args(arguments))
+    }
+
+    fn echo(&self, host: usize, more: &[&str]) -> Program {
+        let mut echo = self.run(host, "never", "echo.py", &[&[ADDRESSES[host], "5000"], more].concat());
+        assert_eq!(echo.line(), "ready");
+        echo
+    }
+
+    /// Loads the echo server at `to` from the other host. Returns the ports of the connections.
+    fn load(&self, to: usize, wish: &str, more: &[&str]) -> Vec<String> {
+        let arguments = [&[ADDRESSES[to], "5000"], more].concat();
+        let mut load = self.run(to ^ 1, wish, "load.py", &arguments);
+        let ports = load.until("done");
+        assert!(load.running.0.wait().unwrap().success());
+        ports
+    }
+
+    fn opened(&self, host: usize) -> u64 {
+        self.report(host, "channels")["counted"]["opened"].as_u64().unwrap()
+    }
+
+    /// What the report of `host` says of the other one.
+    fn standing(&self, host: usize) -> (String, String) {
+        let report = self.report(host, "channels");
+        let peer =
+            report["peers"].as_array().unwrap().iter().find(|peer| peer["peer"] == ADDRESSES[host ^ 1]);
+        let word = |key: &str| peer.map_or("", |peer| peer[key].as_str().unwrap_or("")).to_owned();
+        (word("standing"), word("why"))
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.services = [None, None];
+        self.names.iter().for_each(|name| _ = ip(&format!("netns del {name}")));
+    }
+}
+
+#[test]
+fn programs_of_two_hosts_talk_over_channels_in_both_directions() {
+    let Some(world) = World::with_channels("both", &[]) else { return };
+    for server in 0..2 {
+        let mut echo = world.echo(server, &[]);
+        let ports = world.load(server, "require", &[]);
+        let seen: Vec<String> = ports.iter().map(|_| echo.line()).collect();
+        let expected = ports.iter().map(|port| format!("{}:{port}", ADDRESSES[server ^ 1]));
+        assert!(expected.eq(seen), "getpeername is the peer's address and port");
+        assert_eq!(world.opened(server ^ 1), ports.len() as u64);
+        let before = world.opened(server ^ 1);
+        world.load(server, "never", &[]);
+        assert_eq!(world.opened(server ^ 1), before, "`never` is plain TCP");
+    }
+    let report = world.report(0, "channels");
+    assert_eq!(report["counted"]["unserved"], 0);
+    assert_eq!(report["counted"]["violations"], 0);
+    world.wait("all sockets end", || world.report(0, "channels")["counted"]["sockets"] == 0);
+}
+
+#[test]
+fn a_rule_says_which_connections_go_by_channel_and_explain_says_why() {
+    let rules = ["--channel-rules", "10.81.0.0/24:5000=latency"];
+    let Some(world) = World::with_channels("rule", &rules) else { return };
+    let _echo = world.echo(1, &[]);
+    // The first connection to an unknown peer is plain, and has the peer asked.
+    world.load(1, "", &[]);
+    world.wait("the peer answers", || world.standing(0).0 == "speaks");
+    let mut hold = world.run(0, "", "hold.py", &[ADDRESSES[1], "5000"]);
+    assert_eq!(hold.line(), "held");
+    let socket = &world.report(0, "channels")["sockets"][0];
+    assert_eq!(
+        (&socket["remote"], &socket["why"]),
+        (&"10.81.0.2:5000".into(), &"rule 1 of --channel-rules".into())
+    );
+    let line =
+        world.report(0, "ss").as_array().unwrap().iter().find(|line| line["kind"] == "channel").cloned();
+    assert_eq!(line.unwrap()["state"], "ESTABLISHED");
+    let sessions = world.report(1, "channels")["sessions"].clone();
+    assert!(sessions.as_array().unwrap().iter().any(|session| session["class"] == "latency"), "{sessions}");
+    let explained = world.report(0, "explain").to_string();
+    assert!(explained.contains("by channel: rule 1 of --channel-rules"), "{explained}");
+}
+
+#[test]
+fn a_peer_without_channels_is_spoken_to_by_plain_tcp() {
+    let Some(mut world) = World::new("lone") else { return };
+    world.serve(0, &["--channel-peers", PEERS]);
+    world.serve(1, &[]);
+    let _echo = world.echo(1, &[]);
+    world.load(1, "prefer", &[]);
+    let mut hold = world.run(0, "prefer", "hold.py", &[ADDRESSES[1], "5000"]);
+    assert_eq!(hold.line(), "held");
+    let explained = world.report(0, "explain").to_string();
+    assert!(explained.contains("plain TCP: the peer"), "{explained}");
+    assert_eq!(world.opened(0), 0);
+    world.wait("the peer counts as silent", || world.standing(0).0 == "silent");
+}
+
+#[test]
+fn a_peer_with_another_secret_is_spoken_to_by_plain_tcp() {
+    let Some(mut world) = World::new("secret") else { return };
+    for host in 0..2 {
+        let file = world.folder.path().join(format!("secret{host}"));
+        std::fs::write(&file, format!("{host}").repeat(32)).unwrap();
+        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        world.serve(host, &["--channel-peers", PEERS, "--channel-secret", file.to_str().unwrap()]);
+    }
+    let _echo = world.echo(1, &[]);
+    world.load(1, "prefer", &[]);
+    world.wait("the peer counts as silent", || world.standing(0).0 == "silent");
+    assert!(world.standing(0).1.contains("secret"), "{:?}", world.standing(0));
+    world.load(1, "prefer", &[]);
+    assert_eq!(world.opened(0), 0);
+    let mut hold = world.run(0, "require", "hold.py", &[ADDRESSES[1], "5000"]);
+    assert!(!hold.running.0.wait().unwrap().success(), "`require` fails where there is no channel");
+}
+
+#[test]
+fn garbage_at_the_channel_port_disturbs_nobody() {
+    let Some(world) = World::with_channels("garbage", &[]) else { return };
+    let _echo = world.echo(0, &[]);
+    let mut hold = world.run(1, "require", "hold.py", &[ADDRESSES[0], "5000"]);
+    assert_eq!(hold.line(), "held");
+    let mut garbage = world.run_on_kernel(1, "garbage.py", &[ADDRESSES[0], PORT]);
+    garbage.until("done");
+    world.load(0, "require", &[]);
+    let counted = || world.report(0, "channels")["counted"].clone();
+    // Those that say nothing are given up after 5 s.
+    world.wait("all of it is refused", || counted()["greetings_refused"].as_u64() >= Some(24));
+    assert_eq!((&counted()["violations"], &counted()["sockets"]), (&0.into(), &1.into()));
+}
+
+#[test]
+fn a_reader_that_stops_holds_up_no_other_socket() {
+    let Some(world) = World::with_channels("stop", &[]) else { return };
+    let _echo = world.echo(1, &["stop"]);
+    world.load(1, "require", &["stopped"]);
+}
+
+#[test]
+fn the_end_and_the_death_of_a_peers_service_reset_its_sockets() {
+    let Some(mut world) = World::with_channels("death", &[]) else { return };
+    for is_killed in [false, true] {
+        let echo = world.echo(1, &[]);
+        let mut hold = world.run(0, "require", "hold.py", &[ADDRESSES[1], "5000"]);
+        assert_eq!(hold.line(), "held");
+        if !is_killed {
+            assert!(world.towpath(1, "down").status().unwrap().success());
+        }
+        // Killed, if it lives.
+        world.services[1] = None;
+        world.serve(1, &["--channel-peers", PEERS]);
+        assert_eq!(hold.line(), "104", "ECONNRESET");
+        drop(echo);
+    }
+}
