@@ -26,6 +26,8 @@ pub enum LineError {
     Garbled,
     /// A control socket exists, but the service behind it is not trusted.
     Untrusted(Distrust),
+    /// The service refuses this process, for this reason.
+    Refused(Box<str>),
     /// The kernel returned this errno.
     Os(Errno),
 }
@@ -37,6 +39,7 @@ impl std::fmt::Display for LineError {
             Self::WouldBlock => f.write_str("the control socket would block"),
             Self::Garbled => f.write_str("garbled message on the control socket"),
             Self::Untrusted(why) => write!(f, "the control socket is not trusted: {why}"),
+            Self::Refused(why) => write!(f, "the service refuses this process: {why}"),
             Self::Os(e) => write!(f, "control socket: {e}"),
         }
     }

@@ -371,7 +371,8 @@ pub enum Request {
     /// socket block: from now on the service holds the connection while any process holds the descriptor. Reply `Done`.
     Leave(Left),
     /// This process has got the descriptor that comes with the message, and asks for its connection. Reply `Moved`: the service now holds
-    /// the connection here too. Reply `Kernel` when there is none, `Refused` with EAGAIN while the process that has it is inside a call.
+    /// the connection here too. Reply `Kernel` when there is none, `Refused` with EAGAIN while the process that has it is inside a call,
+    /// with EBUSY while a ring has it, with EINPROGRESS during its handshake.
     Present {
         /// The socket block for the connection. The sender holds it, and keeps its locks until the reply has come.
         sock: u32,

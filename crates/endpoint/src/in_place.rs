@@ -1,17 +1,19 @@
 //! Bytes read and written where they lie in the rings, for an owner that shares the connection with no other thread or process and so takes
-//! no lock (crate `ring`). It publishes many connections behind one barrier: nothing is announced before [`Endpoint::announce_progress`].
+//! no lock (crate `ring`). It publishes many connections behind one barrier, and tells one peer of many by one word of its doorbell
+//! ([`Bell`]).
 //!
 //! ```text
 //!   unread_pieces -> look or copy -> consume_in_place ─┐
-//!   reserve -> fill the pieces    -> commit ───────────┴─> publish, one barrier for all, announce_progress for each
+//!   reserve -> fill the pieces    -> commit ───────────┴─> publish, one barrier for all, settle_progress for each, one ring for each word
 //! ```
 //! Committed bytes that are not published lie in the socket block as bytes held back do (`TCP_CORK`): a party that takes the stream over
 //! finds them.
 
+use crate::region::{Bell, Mapped};
 use crate::stream::is_enough_space;
 use crate::{Endpoint, Parts, flags, state};
 use queue::Ring;
-use queue::stream::{Sender, note_consumed, note_produced, readable, wants_space};
+use queue::stream::{Sender, note_consumed, note_produced, readable, wants_space, watcher};
 use rustix::io::Errno;
 use shm::half_flags::{FIN, READ_CLOSED, RELEASED};
 use std::sync::atomic::Ordering;
@@ -47,6 +49,8 @@ pub mod owed {
     pub const BYTES: u8 = 1;
     /// Bytes were consumed, and a sender that waits for space would find enough.
     pub const SPACE: u8 = 1 << 1;
+    /// Every byte was consumed: this side's ring may be given back.
+    pub const REST: u8 = 1 << 2;
 }
 
 impl Endpoint {
@@ -100,13 +104,12 @@ impl Endpoint {
         if n == 0 {
             return 0;
         }
-        let Parts { block, own, peer } = self.parts();
+        let (block, own) = (self.block(), self.halves().0);
         let tail = block.rx_tail.load(Ordering::Relaxed) + n as u64;
         block.rx_tail.store(tail, Ordering::Relaxed);
         note_consumed(own, tail);
         if n == unread.total {
-            self.rest_in_place(peer);
-            return owed::SPACE;
+            return owed::SPACE | owed::REST;
         }
         let left = unread.first.saturating_sub(n) as u64;
         let has_enough = |ring: Ring| is_enough_space(ring.size().saturating_sub(left), ring);
@@ -212,24 +215,61 @@ impl Endpoint {
     }
 
     /// Publishes what was committed. The caller executes [`queue::stream::barrier`] and then calls
-    /// [`announce_progress`](Self::announce_progress) with [`owed::BYTES`].
+    /// [`settle_progress`](Self::settle_progress) with [`owed::BYTES`].
     #[inline]
     pub fn publish(&self) {
         note_produced(self.halves().0, self.block().tx_head.load(Ordering::Relaxed));
     }
 
-    /// Tells the peer what it is owed, after the barrier. True when it was told.
+    /// Does what is owed after the barrier, and returns the bell by which the peer is to be told of it, if it is. `moment` is
+    /// [`cycles::moment`] now.
     #[inline]
-    pub fn announce_progress(&self, owed: u8) -> bool {
-        let peer = self.halves().1;
-        let is_due = owed & owed::BYTES != 0 || owed & owed::SPACE != 0 && wants_space(peer);
-        if is_due {
-            self.tell_of(peer);
+    pub fn settle_progress(&self, owed: u8, moment: u32) -> Option<Bell> {
+        let (own, peer) = self.halves();
+        if owed & (owed::REST | owed::BYTES) == owed::REST {
+            // A ring that has bytes under way is needed anyway.
+            self.rest_in_place(peer);
         }
         if owed & owed::BYTES != 0 && self.state() & state::DEFERRED != 0 {
             self.announce();
         }
-        is_due
+        let is_due = owed & owed::BYTES != 0 || owed & owed::SPACE != 0 && wants_space(peer);
+        let context = watcher(peer).filter(|_| is_due)?;
+        let bell = Bell { context, word: self.slot() / 64, bits: 1 << (self.slot() % 64) };
+        self.mapped.note_moment(own, bell, moment);
+        Some(bell)
+    }
+
+    /// Rings for this connection and others of the same region.
+    #[inline]
+    pub fn ring(&self, bell: Bell) {
+        if let Some(context) = self.mapped.ring(bell) {
+            self.process().wake_other(&self.mapped, context);
+        }
+    }
+
+    /// Hints the processor to fetch what a look at this connection needs: both halves of its slot.
+    #[inline]
+    pub fn prefetch(&self) {
+        let Self { mapped, .. } = self;
+        mapped.region.prefetch_half(mapped.side.other(), self.slot(), false);
+        mapped.region.prefetch_half(mapped.side, self.slot(), true);
+    }
+
+    /// Hints the processor to fetch the first unread bytes, and the place of the next bytes to be sent.
+    #[inline]
+    pub fn prefetch_bytes(&self) {
+        let Parts { block, peer, .. } = self.parts();
+        let Mapped { region, side, .. } = &*self.mapped;
+        let data_len = self.mapped.data_len();
+        let tail = block.rx_tail.load(Ordering::Relaxed);
+        if let Ok(Some(unread)) = readable(peer, tail, data_len) {
+            region.prefetch(side.other(), unread.ring.spans(tail, 1)[0].0, false);
+        }
+        let sender = Sender::of(block, data_len);
+        if let Some(ring) = sender.ring {
+            region.prefetch(*side, ring.spans(sender.head, 1)[0].0, true);
+        }
     }
 
     /// True when a sender that found no room would find enough now.

@@ -1,7 +1,7 @@
 use super::owed;
 use crate::Endpoint;
 use crate::stream::tests::ends;
-use queue::stream::barrier;
+use queue::stream::{barrier, watch};
 use rustix::io::Errno;
 
 /// Fills room for `bytes` and commits them.
@@ -16,7 +16,9 @@ fn put(end: &Endpoint, bytes: &[u8]) {
 fn flush(end: &Endpoint, owed: u8) {
     end.publish();
     barrier();
-    end.announce_progress(owed);
+    if let Some(bell) = end.settle_progress(owed, 0) {
+        end.ring(bell);
+    }
 }
 
 /// Reads all unread bytes.
@@ -41,13 +43,14 @@ fn committed_bytes_are_seen_after_publication_only_and_in_order() {
     flush(&a, owed::BYTES);
     assert_eq!(look(&b), b"one two");
     let unread = b.unread_pieces().unwrap();
-    assert_eq!(b.consume_in_place(&unread, 4), owed::SPACE);
+    assert_eq!(b.consume_in_place(&unread, 4), owed::SPACE, "more is unread");
     assert_eq!(look(&b), b"two");
 }
 
 #[test]
 fn a_full_ring_gives_no_room_until_the_peer_reads_and_publishes() {
     let (a, b) = ends(8);
+    watch(a.halves().0, Some(3));
     let chunk = [7; 4096];
     let mut sent = 0;
     while let Some(room) = a.reserve(chunk.len(), chunk.len()).unwrap() {
@@ -63,12 +66,35 @@ fn a_full_ring_gives_no_room_until_the_peer_reads_and_publishes() {
     let mut read = 0;
     while read < sent {
         let unread = b.unread_pieces().unwrap();
-        let owed = b.consume_in_place(&unread, unread.total);
-        assert!(b.announce_progress(owed), "the sender waits for space");
+        let due = b.consume_in_place(&unread, unread.total);
+        barrier();
+        let bell = b.settle_progress(due, 0).expect("the sender waits for space");
+        assert_eq!((bell.context, bell.word, bell.bits), (3, a.slot() / 64, 1 << (a.slot() % 64)));
+        b.ring(bell);
         read += unread.total;
     }
     assert!(a.has_room_again());
     assert!(a.reserve(chunk.len(), chunk.len()).unwrap().is_some());
+}
+
+#[test]
+fn an_idle_connection_gives_its_ring_back_and_one_that_answers_keeps_it() {
+    let (a, b) = ends(8);
+    let has_ring = |end: &Endpoint| end.sender().ring.is_some();
+    let consume = |end: &Endpoint| {
+        let unread = end.unread_pieces().unwrap();
+        end.consume_in_place(&unread, unread.total)
+    };
+    put(&a, b"request");
+    flush(&a, owed::BYTES);
+    let due = consume(&b);
+    put(&b, b"reply");
+    flush(&b, due | owed::BYTES);
+    assert!(has_ring(&a) && has_ring(&b));
+    let due = consume(&a);
+    flush(&a, due);
+    assert!(!has_ring(&a), "every byte in it was read");
+    assert!(has_ring(&b), "it has not looked since");
 }
 
 #[test]

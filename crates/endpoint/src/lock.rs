@@ -1,9 +1,10 @@
 //! The lock of one direction of a connection: a word of its socket block, which holds the number of the thread that owns it. Processes that
 //! share a socket by fork share the word.
 
+use crate::Endpoint;
 use crate::region::Mapped;
 use rustix::io::Errno;
-use shm::MOVED;
+use shm::{KEPT, MOVED};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -58,6 +59,20 @@ pub fn own_at_once(word: &AtomicU32) -> Option<Owned<'_>> {
     // Acquire: pairs with the Release of the last owner.
     let owned = word.compare_exchange(0, thread_number(), Ordering::Acquire, Ordering::Relaxed);
     owned.is_ok().then(|| Owned(word))
+}
+
+impl Endpoint {
+    /// Keeps the connection for good: the service gives it to no other holder of its descriptor. False: another has it already.
+    #[must_use]
+    pub fn keep(&self) -> bool {
+        self.block().rx_lock.compare_exchange(0, KEPT, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Ends [`Self::keep`].
+    pub fn keep_no_more(&self) {
+        // Release: pairs with the Acquire of the party that takes the connection over.
+        let _ = self.block().rx_lock.compare_exchange(KEPT, 0, Ordering::Release, Ordering::Relaxed);
+    }
 }
 
 #[cold]

@@ -42,6 +42,17 @@ struct Lingering {
     due: usize,
 }
 
+/// A word of a doorbell of the other side, and the bits that are to be set there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bell {
+    /// The context that watches the slots.
+    pub context: u32,
+    /// The number of the word: that of the slots divided by 64.
+    pub word: u32,
+    /// The slots with news.
+    pub bits: u64,
+}
+
 /// A region, seen from one side.
 #[derive(Debug)]
 pub struct Mapped {
@@ -189,16 +200,40 @@ impl Mapped {
                     .store(u64::from(cycles::moment()) << MOMENT_SHIFT, Ordering::Relaxed);
             }
         };
-        match bell.ring_noting(slot as usize / 64, 1 << (slot % 64), note) {
-            Wake::NotNeeded => None,
-            Wake::Needed => match self.wakers[context as usize].get() {
-                Some(waker) => {
-                    waker.ring();
-                    None
-                }
-                None => Some(context),
-            },
+        self.wake(bell.ring_noting(slot as usize / 64, 1 << (slot % 64), note), context)
+    }
+
+    /// Notes the `moment` at which the owner of half `own` rings for its slot alone, as [`Self::tell_of`] does. Call it before [`Self::ring`].
+    #[inline]
+    pub fn note_moment(&self, own: &Half, bell: Bell, moment: u32) {
+        let is_pending =
+            || self.other_bell(bell).is_none_or(|other| other.is_pending(bell.word as usize, bell.bits));
+        if self.pair && !is_pending() {
+            own.extra.store(u64::from(moment) << MOMENT_SHIFT, Ordering::Relaxed);
         }
+    }
+
+    fn other_bell(&self, bell: Bell) -> Option<Doorbell<'_>> {
+        self.bell(self.side.other(), bell.context)
+    }
+
+    /// Rings for several slots, which one context of the other side watches. `Some(c)`: as of [`Self::tell`].
+    #[inline]
+    #[must_use]
+    pub fn ring(&self, bell: Bell) -> Option<u32> {
+        let wake = self.other_bell(bell)?.ring_many(bell.word as usize, bell.bits);
+        self.wake(wake, bell.context)
+    }
+
+    /// Wakes `context` of the other side if it is to be. `Some(c)`: as of [`Self::tell`].
+    #[inline]
+    fn wake(&self, wake: Wake, context: u32) -> Option<u32> {
+        if wake == Wake::NotNeeded {
+            return None;
+        }
+        let Some(waker) = self.wakers[context as usize].get() else { return Some(context) };
+        waker.ring();
+        None
     }
 
     /// Time from the last news of `slot` until `now`, in units of [`cycles::moment`]. The time is the other side's word; `u32::MAX` in an

@@ -92,6 +92,13 @@ impl<'a> Doorbell<'a> {
         self.wake()
     }
 
+    /// Producer: true when all slots of `bits` have news that the consumer has not taken: it will look at them after this.
+    #[must_use]
+    #[inline]
+    pub fn is_pending(self, word: usize, bits: u64) -> bool {
+        self.block.words[word].load(SeqCst) & bits == bits
+    }
+
     /// Producer: wakes the consumer if it sleeps, without news of a slot.
     #[inline]
     pub fn wake(self) -> Wake {

@@ -4,7 +4,9 @@
  *
  * - Calls return 0 or a number that is not negative, or -errno. towpath_why() says more about the last failure of the calling thread.
  * - A ring belongs to one thread at a time (-EBUSY) and to the process that made it: in a forked child every call is -EPERM.
- * - A handle of a closed connection is -EBADF, never another's connection. 0 is no handle.
+ * - A handle of a closed connection is -EBADF, never another's connection. 0 is no handle. The low 32 bits of a handle are a small number
+ *   that no other open connection or listener of the ring has: an index for a table of the program's.
+ * - With TOWPATH_CHECK=1 in the environment bytes that were released are overwritten (0xDB), and calls out of order fail with -EINVAL.
  * - When the service ends every call is -ENETRESET, once towpath_wait has told TOWPATH_CLOSED of every connection.
  */
 #ifndef TOWPATH_H
@@ -90,6 +92,12 @@ int towpath_listen(towpath_ring *ring, const struct sockaddr *address, socklen_t
 int towpath_local_address(towpath_ring *ring, towpath_handle listener, struct sockaddr_storage *address);
 int towpath_connect(towpath_ring *ring, const struct sockaddr *address, socklen_t len, unsigned flags, uint64_t token,
                     towpath_handle *connection);
+
+/* Takes over the connection of a socket that the preload library carries. The program keeps `fd`: calls on it and its duplicates fail with
+ * EBUSY until the ring gives the connection back or closes it. On failure nothing has changed. */
+int towpath_attach(towpath_ring *ring, int fd, uint64_t token, towpath_handle *connection);
+/* Gives a connection to the program's sockets: returns a descriptor of it, close-on-exec. The handle is gone. */
+int towpath_detach(towpath_ring *ring, towpath_handle connection);
 
 /* Publishes what was committed, then waits for events: at most `most`. timeout_ms: 0 does not wait, -1 for ever. Returns how many. */
 int towpath_wait(towpath_ring *ring, towpath_event *events, int most, int timeout_ms);

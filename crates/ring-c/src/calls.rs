@@ -30,14 +30,6 @@ pub struct CEvent {
     error: i32,
 }
 
-/// `struct towpath_room` of the header.
-#[repr(C)]
-#[derive(Debug)]
-pub struct CRoom {
-    data: [*mut c_void; 2],
-    len: [size_t; 2],
-}
-
 /// `struct towpath_connection_info` of the header.
 #[repr(C)]
 pub struct CInfo {
@@ -68,16 +60,19 @@ impl CEvent {
     }
 }
 
-fn missing() -> c_int {
+pub(crate) fn missing() -> c_int {
     why::failed(libc::EFAULT, "a pointer is null")
 }
 
-fn invalid(text: &str) -> c_int {
+pub(crate) fn invalid(text: &str) -> c_int {
     why::failed(libc::EINVAL, text)
 }
 
 /// Runs a call with the ring at `ring`.
-unsafe fn with<R: From<c_int>>(ring: *mut OpenRing, call: impl FnOnce(&mut Inner) -> Result<R, Error>) -> R {
+pub(crate) unsafe fn with<R: From<c_int>>(
+    ring: *mut OpenRing,
+    call: impl FnOnce(&mut Inner) -> Result<R, Error>,
+) -> R {
     if ring.is_null() {
         return missing().into();
     }
@@ -250,6 +245,7 @@ unsafe extern "C" fn towpath_wait(
     // SAFETY: the caller's promises: `to` has room for `most` events.
     unsafe {
         with(ring, |inner| {
+            inner.end_room()?;
             let Inner { ring, events, told, .. } = inner;
             if *told == events.len() {
                 *told = 0;
@@ -271,7 +267,14 @@ unsafe extern "C" fn towpath_wait(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn towpath_flush(ring: *mut OpenRing) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { with(ring, |inner| inner.ring.check().map(|()| inner.ring.flush()).map(|()| 0)) }
+    unsafe {
+        with(ring, |inner| {
+            inner.ring.check()?;
+            inner.end_room()?;
+            inner.ring.flush();
+            Ok(0)
+        })
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -324,7 +327,7 @@ unsafe extern "C" fn towpath_view(
 }
 
 /// A count of bytes, or an error, as `ssize_t`.
-struct Count(ssize_t);
+pub(crate) struct Count(pub(crate) ssize_t);
 
 impl From<c_int> for Count {
     fn from(number: c_int) -> Self {
@@ -387,60 +390,6 @@ unsafe extern "C" fn towpath_write(
     unsafe {
         let bytes = slice::from_raw_parts(bytes.cast::<u8>(), n.min(isize::MAX as usize));
         on(ring, handle, |conn| Ok(Count(conn.write(bytes)? as ssize_t))).0
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn towpath_reserve(
-    ring: *mut OpenRing,
-    handle: u64,
-    least: size_t,
-    most: size_t,
-    room: *mut CRoom,
-) -> ssize_t {
-    if room.is_null() {
-        return missing() as ssize_t;
-    }
-    let handle = Handle::from_bits(handle);
-    // SAFETY: the caller's promises; `room` is not null.
-    unsafe {
-        with(ring, |inner| {
-            inner.reserved = None;
-            let Some(mut write) = inner.ring.conn(handle)?.reserve(least, most)? else {
-                return Ok(Count(0));
-            };
-            let [(first, n), (second, m)] = write.pointers();
-            room.write(CRoom { data: [first.cast(), second.cast()], len: [n, m] });
-            inner.reserved = Some((handle, n + m));
-            Ok(Count((n + m) as ssize_t))
-        })
-        .0
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn towpath_commit(ring: *mut OpenRing, handle: u64, n: size_t) -> c_int {
-    let handle = Handle::from_bits(handle);
-    // SAFETY: the caller's promise.
-    unsafe {
-        with(ring, |inner| {
-            let conn = inner.ring.conn(handle)?;
-            if !matches!(inner.reserved, Some((of, most)) if of == handle && n <= most) {
-                return Ok(invalid("towpath_commit: more than the last reserve of this connection"));
-            }
-            inner.reserved = None;
-            if n == 0 {
-                return Ok(0);
-            }
-            // Nothing has changed since: the same room is found again.
-            match conn.reserve(n, n)? {
-                Some(write) => {
-                    write.commit(n);
-                    Ok(0)
-                }
-                None => Ok(invalid("towpath_commit: the room is gone")),
-            }
-        })
     }
 }
 

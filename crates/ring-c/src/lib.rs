@@ -4,4 +4,6 @@
 mod address;
 mod calls;
 mod opaque;
+mod rooms;
+mod sockets;
 mod why;

@@ -1,7 +1,7 @@
 //! What C programs hold pointers to.
 
 use crate::why;
-use ring::{Handle, Ring, Service, Waker};
+use ring::{Handle, Ring, Service, Waker, check};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// `towpath_service`: a registration that rings are made of.
@@ -26,6 +26,8 @@ pub(crate) struct Inner {
     pub(crate) ring: Ring,
     /// The connection of the last reserve, and the bytes of its room.
     pub(crate) reserved: Option<(Handle, usize)>,
+    /// In the checked mode: the memory of that room, or of the last one, poisoned.
+    pub(crate) checked: Option<Vec<u8>>,
     pub(crate) events: Vec<ring::Event>,
     /// How many of `events` were told.
     pub(crate) told: usize,
@@ -33,7 +35,8 @@ pub(crate) struct Inner {
 
 impl OpenRing {
     pub(crate) fn new(ring: Ring) -> Self {
-        let inner = Inner { ring, reserved: None, events: Vec::new(), told: 0 };
+        let checked = check::is_on().then(Vec::new);
+        let inner = Inner { ring, reserved: None, checked, events: Vec::new(), told: 0 };
         Self { is_used: AtomicBool::new(false), inner }
     }
 }

@@ -4,7 +4,8 @@
 #[path = "../../ring/tests/common/mod.rs"]
 mod common;
 
-use common::{built, output, service};
+use common::{built, output, service, service_with};
+use service::{Options, Sharing};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -127,6 +128,59 @@ fn echo_in_c_serves_an_ordinary_client() {
     let client = place.compile_at(&here("../ring/tests/c/asks.c"));
     let port = server.address.port().to_string();
     assert_eq!(output(place.ordinary(client).arg(port)), "all came back\n");
+}
+
+/// Connections go from sockets to a ring and back while the preload library carries the sockets.
+#[test]
+fn a_connection_goes_from_sockets_to_a_ring_and_back() {
+    let place = service();
+    let attach = program(place.folder.path(), "tests/c/attach.c");
+    assert_eq!(output(&mut place.ordinary(attach)), "");
+}
+
+/// The same where the service copies the bytes before, too.
+#[test]
+fn a_relayed_connection_goes_from_sockets_to_a_ring_and_back() {
+    let place = service_with(Options { sharing: Some(Sharing::Never), ..Options::default() });
+    let attach = program(place.folder.path(), "tests/c/attach.c");
+    assert_eq!(output(&mut place.ordinary(attach)), "");
+}
+
+#[test]
+fn the_checked_mode_finds_uses_of_released_bytes() {
+    let place = service();
+    let checked = program(place.folder.path(), "tests/c/checked.c");
+    let mut command = Command::new(checked);
+    assert_eq!(output(command.env("TOWPATH_CONTROL", &place.control).env("TOWPATH_CHECK", "1")), "");
+}
+
+#[test]
+fn kv_in_c_answers_redis_cli() {
+    if !has("redis-cli") {
+        return;
+    }
+    let place = service();
+    let kv = program(place.folder.path(), "examples/kv.c");
+    let server = place.start(Command::new(kv).args(["127.0.0.1", "0"]));
+    let port = server.address.port().to_string();
+    let ask = |words: &[&str]| output(place.ordinary("redis-cli").args(["-p", &port]).args(words));
+    assert_eq!(ask(&["ping"]), "PONG\n");
+    assert_eq!(ask(&["get", "a"]), "\n");
+    assert_eq!(ask(&["set", "a", "1"]), "OK\n");
+    assert_eq!(ask(&["incr", "a"]), "2\n");
+    assert_eq!(ask(&["set", "b", "text", "px", "100000"]), "OK\n");
+    assert!(ask(&["incr", "b"]).contains("ERR value is not an integer"));
+    assert_eq!(ask(&["mget", "a", "b", "c"]), "2\ntext\n\n");
+    assert_eq!(ask(&["expire", "b", "0"]), "1\n");
+    assert_eq!(ask(&["get", "b"]), "\n");
+    assert_eq!(ask(&["del", "a", "b"]), "1\n");
+    assert!(ask(&["info"]).contains("keys:0"));
+    assert!(ask(&["flushall"]).contains("unknown command"));
+    // The table grows, and pipelines come in pieces.
+    let mut many = place.ordinary("redis-benchmark");
+    many.args(["-p", &port, "-t", "set,get,incr", "-n", "20000", "-r", "5000", "-c", "40", "-P", "16", "-q"]);
+    let said = output(&mut many);
+    assert!(["SET:", "GET:", "INCR:"].iter().all(|name| said.contains(name)), "{said}");
 }
 
 #[test]

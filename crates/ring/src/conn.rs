@@ -8,6 +8,7 @@ use crate::write::Write;
 use control::Request;
 use endpoint::{Endpoint, options::Name};
 use rustix::io::Errno;
+use session::reserved::Internal;
 use shm::half_flags::FIN;
 use std::net::SocketAddr;
 
@@ -18,6 +19,8 @@ pub(crate) struct Connection {
     pub(crate) token: u64,
     /// Stream position up to which the program knows that bytes have come.
     pub(crate) known: u64,
+    /// Stream position up to which a read has shown bytes.
+    pub(crate) shown: u64,
     /// What the peer is owed at the next flush.
     pub(crate) owed: u8,
     /// It is in the ring's list of connections that may have events.
@@ -28,6 +31,8 @@ pub(crate) struct Connection {
     pub(crate) wants_room: bool,
     pub(crate) told_finished: bool,
     pub(crate) told_closed: bool,
+    /// The descriptor that it came with ([`Ring::attach`]).
+    pub(crate) descriptor: Option<Internal>,
 }
 
 impl Connection {
@@ -36,12 +41,14 @@ impl Connection {
             link,
             token,
             known: 0,
+            shown: 0,
             owed: 0,
             is_due: false,
             is_connecting: false,
             wants_room: false,
             told_finished: false,
             told_closed: false,
+            descriptor: None,
         }
     }
 }
@@ -103,6 +110,7 @@ impl<'a> Conn<'a> {
         let link = &connection.link;
         let unread = link.unread_pieces().map_err(Error::Ended)?;
         connection.known = link.read_position() + unread.total as u64;
+        connection.shown = connection.known;
         if unread.total == 0 {
             let _ = link.peer_flags();
             if let Some(e) = link.take_error() {
@@ -118,7 +126,14 @@ impl<'a> Conn<'a> {
     /// # Errors
     /// [`Error::Gone`]; [`Error::Ended`] with ECONNRESET when the peer broke the protocol.
     pub fn consume(mut self, n: usize) -> Result<bool, Error> {
-        let link = &self.own()?.link;
+        self.ring.end_view();
+        let is_checked = self.ring.is_checked;
+        let Connection { link, shown, .. } = self.own()?;
+        let seen = shown.saturating_sub(link.read_position());
+        if is_checked && n as u64 > seen {
+            let what = format!("consume of {n} bytes, of which {seen} were shown by a read");
+            return Err(Error::Misuse(what));
+        }
         let unread = link.unread_pieces().map_err(Error::Ended)?;
         if n > unread.total {
             return Ok(false);
@@ -279,16 +294,21 @@ impl Ring {
         }
     }
 
-    fn release(&mut self, Connection { link, .. }: Connection, hard: bool) {
+    fn release(&mut self, Connection { link, descriptor, .. }: Connection, hard: bool) {
         self.watches.remove(&link.mapped, link.slot());
         if self.service.client.dead.load(std::sync::atomic::Ordering::Relaxed) {
             return;
         }
+        link.keep_no_more();
         // The slot may be lent again as soon as it is released, so the lease is asked first.
         let is_lent = link.mapped.lease.has(link.slot());
         let is_last = link.release(self.service.client.holder_bit(), hard);
         if is_last && is_lent {
             link.mapped.lease.closed(link.slot());
+        }
+        drop(descriptor);
+        if link.is_left() {
+            self.service.client.say(Request::LetGo);
         }
         if is_last && !link.mapped.pair {
             self.service.client.say(Request::Closed { region: link.mapped.id, slot: link.slot() });

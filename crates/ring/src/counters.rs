@@ -15,7 +15,7 @@ pub struct Counters {
     pub flushes: u64,
     /// Full barriers, one for each flush that publishes.
     pub barriers: u64,
-    /// Times that a peer was told of a connection's news.
+    /// Writes to peers' doorbells, each for up to 64 connections.
     pub bells: u64,
     /// Calls of `wait` and `poll`.
     pub waits: u64,

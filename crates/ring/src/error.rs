@@ -18,12 +18,16 @@ pub enum Error {
     NotYours,
     /// The handle is a listener's, and the call is for connections, or the other way round.
     WrongKind,
+    /// The descriptor has no connection that a ring could have, for this reason.
+    NoConnection(&'static str),
     /// The kernel would have to carry the connection or the listener, and a ring cannot.
     KernelOnly(KernelReason),
     /// The service refuses: EACCES by its policy, ECONNREFUSED where nothing listens, EADDRINUSE, and others.
     Refused(Errno),
     /// The connection has ended: ECONNRESET, EPIPE, ETIMEDOUT and others, as `send` and `recv` report them.
     Ended(Errno),
+    /// A call out of order, or a use of released bytes, found in the checked mode ([`crate::check`]); the text says what and where.
+    Misuse(String),
     /// No ring of this process holds so many bytes at once.
     TooLong,
     /// A limit is reached: connections, contexts, descriptors or memory.
@@ -41,7 +45,7 @@ impl Error {
             Self::ServiceGone => libc::ENETRESET,
             Self::Gone => libc::EBADF,
             Self::NotYours => libc::EPERM,
-            Self::WrongKind => libc::EINVAL,
+            Self::WrongKind | Self::NoConnection(_) | Self::Misuse(_) => libc::EINVAL,
             Self::KernelOnly(_) => libc::EOPNOTSUPP,
             Self::TooLong => libc::EMSGSIZE,
             Self::Refused(e) | Self::Ended(e) | Self::Full(e) | Self::Os(e) => e.raw_os_error(),
@@ -57,9 +61,11 @@ impl Display for Error {
             Self::Gone => f.write_str("this connection or listener was closed"),
             Self::NotYours => f.write_str("the ring belongs to the process that this one was forked from"),
             Self::WrongKind => f.write_str("a call for connections on a listener, or the other way round"),
+            Self::NoConnection(why) => write!(f, "the descriptor has no connection: {why}"),
             Self::KernelOnly(reason) => write!(f, "only the kernel can carry it: {reason}"),
             Self::Refused(e) => write!(f, "refused: {e}"),
             Self::Ended(e) => write!(f, "the connection has ended: {e}"),
+            Self::Misuse(what) => write!(f, "misuse: {what}"),
             Self::TooLong => f.write_str("no ring holds so many bytes at once"),
             Self::Full(e) => write!(f, "a limit is reached: {e}"),
             Self::Os(e) => write!(f, "the kernel refused: {e}"),

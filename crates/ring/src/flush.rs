@@ -1,4 +1,5 @@
-//! Publishing: everything that was committed and consumed since the last time, behind one barrier.
+//! Publishing: everything that was committed and consumed since the last time, behind one barrier. A peer with news of many connections is
+//! told by one write to each word of its doorbell.
 
 use crate::ring::Ring;
 use endpoint::in_place::owed;
@@ -21,12 +22,25 @@ impl Ring {
         }
         barrier();
         self.counters.barriers += 1;
+        let moment = cycles::moment();
         while let Some(index) = self.unpublished.pop() {
+            self.settle(index, moment);
+        }
+        while let Some((index, bell)) = self.bells.pop() {
+            self.counters.bells += 1;
             if let Some(connection) = self.table.connection(index) {
-                let owed = std::mem::take(&mut connection.owed);
-                self.counters.bells += u64::from(connection.link.announce_progress(owed));
+                connection.link.ring(bell);
             }
         }
+    }
+
+    /// Finds the bell of connection `index`, if its peer is to be told.
+    #[inline]
+    fn settle(&mut self, index: u32, moment: u32) {
+        let Some(connection) = self.table.connection(index) else { return };
+        let owed = std::mem::take(&mut connection.owed);
+        let Some(bell) = connection.link.settle_progress(owed, moment) else { return };
+        self.bells.add(index, &connection.link.mapped, bell);
     }
 
     /// Connection `index` owes its peer something at the next flush.

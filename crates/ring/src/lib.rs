@@ -17,6 +17,9 @@
 //! Errors are values of [`Error`]; each names its cause. A [`Handle`] of a closed connection is [`Error::Gone`], never another's connection.
 //! A ring belongs to one thread at a time and to the process that made it: in a forked child every call says [`Error::NotYours`].
 
+mod attach;
+mod bells;
+pub mod check;
 mod conn;
 mod connect;
 mod counters;

@@ -37,7 +37,7 @@ impl<'a> Span<'a> {
     /// The bytes where they lie. `None` when another application may change them: use [`copy_to`](Self::copy_to).
     #[must_use]
     pub fn bytes(&self) -> Option<&'a [u8]> {
-        raw::unread(self.link, (self.at, self.len), self.is_private)
+        self.is_private.then(|| raw::unread(self.link, (self.at, self.len), true)).flatten()
     }
 
     /// Copies the first bytes to `out`; returns how many.
@@ -51,9 +51,12 @@ impl<'a> Span<'a> {
 
 impl<'a> Read<'a> {
     pub(crate) fn new(ring: &'a mut Ring, index: u32, unread: Unread) -> Self {
+        ring.end_view();
         let trusts = ring.service.options.trusts_local_peers;
         let is_pair = ring.table.connection(index).is_none_or(|c| c.link.mapped.pair);
-        Self { ring, index, unread, copied: 0, is_private: trusts || !is_pair }
+        // In the checked mode every view is a copy, which can be overwritten when it is released.
+        let is_private = (trusts || !is_pair) && !ring.is_checked;
+        Self { ring, index, unread, copied: 0, is_private }
     }
 
     /// Number of unread bytes.
@@ -89,10 +92,11 @@ impl<'a> Read<'a> {
         let n = n.min(self.unread.total);
         let (at, first) = self.unread.pieces[0];
         let Self { ring, index, .. } = self;
-        let Ring { table, scratch, counters, .. } = &mut **ring;
+        let Ring { table, scratch, counters, viewed, .. } = &mut **ring;
         let Some(connection) = table.connection(*index) else { return &[] };
-        if n <= first
-            && let Some(bytes) = raw::unread(&connection.link, (at, n), self.is_private)
+        if self.is_private
+            && n <= first
+            && let Some(bytes) = raw::unread(&connection.link, (at, n), true)
         {
             counters.in_place += n as u64;
             return bytes;
@@ -104,6 +108,7 @@ impl<'a> Read<'a> {
             }
             copy(&connection.link, self.unread, self.copied, &mut scratch[self.copied..n]);
             self.copied = n;
+            *viewed = n;
         }
         &scratch[..n]
     }
@@ -135,6 +140,7 @@ impl<'a> Read<'a> {
     /// # Panics
     /// When `n` is more than [`len`](Self::len): a bug of the program.
     pub fn consume(self, n: usize) {
+        self.ring.end_view();
         if let Some(connection) = self.ring.table.connection(self.index) {
             let owed = connection.link.consume_in_place(&self.unread, n);
             self.ring.owe(self.index, owed);

@@ -1,5 +1,7 @@
 //! One thread's connections and listeners, and what wakes it.
 
+use crate::bells::Bells;
+use crate::check;
 use crate::conn::{Conn, Connection};
 use crate::counters::Counters;
 use crate::error::Error;
@@ -35,10 +37,15 @@ pub struct Ring {
     pub(crate) due: VecDeque<u32>,
     /// Connections with something to publish.
     pub(crate) unpublished: Vec<u32>,
+    pub(crate) bells: Bells,
     pub(crate) timers: Timers,
     pub(crate) waker: Waker,
     /// Memory for copies of messages.
     pub(crate) scratch: Vec<u8>,
+    /// The ring is in the checked mode ([`crate::check`]).
+    pub(crate) is_checked: bool,
+    /// In the checked mode: bytes of `scratch` that the program may still look at.
+    pub(crate) viewed: usize,
     pub(crate) counters: Counters,
     /// Connections with news in one wait, times 8, smoothed.
     pub(crate) busy: u32,
@@ -63,8 +70,11 @@ impl Ring {
             listeners: Vec::new(),
             due: VecDeque::new(),
             unpublished: Vec::new(),
+            bells: Bells::default(),
             timers: Timers::default(),
             scratch: Vec::new(),
+            is_checked: check::is_on(),
+            viewed: 0,
             counters: Counters::default(),
             busy: 0,
             is_starved: false,
@@ -142,6 +152,15 @@ impl Ring {
         match self.service.options.events_most {
             0 => EVENTS_MOST,
             most => most,
+        }
+    }
+
+    /// The program must not look at its last view any more.
+    #[inline]
+    pub(crate) fn end_view(&mut self) {
+        if self.is_checked {
+            check::poison(&mut self.scratch[..self.viewed]);
+            self.viewed = 0;
         }
     }
 

@@ -67,6 +67,7 @@ impl Ring {
 
     fn look(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
         events.clear();
+        self.end_view();
         self.flush();
         self.counters.waits += 1;
         match self.check() {
@@ -102,6 +103,9 @@ impl Ring {
     fn collect(&mut self) {
         let Self { watches, table, due, context, .. } = self;
         let is_told = watches.drain(context.number, |index| {
+            if let Some(connection) = table.connection(index) {
+                connection.link.prefetch();
+            }
             enqueue(table, due, index);
         });
         self.busy = self.busy - self.busy / 8 + self.due.len() as u32;
@@ -155,6 +159,7 @@ impl Ring {
             if arrived > connection.known {
                 connection.known = arrived;
                 say(Kind::Readable);
+                link.prefetch_bytes();
             }
             if connection.wants_room && (link.has_room_again() || link.is_over()) {
                 connection.wants_room = false;

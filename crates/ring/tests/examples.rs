@@ -59,6 +59,31 @@ fn kv_answers_redis_cli() {
 }
 
 #[test]
+fn kv_speaks_memcacheds_text_protocol_at_its_second_address() {
+    let place = service();
+    let program = common::built().join("examples/kv");
+    let mut server = place.start(Command::new(program).args(["127.0.0.1:0", "127.0.0.1:0"]));
+    let port = server.next_address().port().to_string();
+    let client = place.compile("says");
+    let ask = |requests: &str| output(place.ordinary(&client).args([&port, requests]));
+    let stored = "set a 7 0 5\r\nhello\r\nset n 0 100 1 noreply\r\n9\r\nget a b n\r\nquit\r\n";
+    let values = "STORED\r\nVALUE a 7 5\r\nhello\r\nVALUE n 0 1\r\n9\r\nEND\r\n";
+    assert_eq!(ask(stored), values);
+    let changes =
+        "incr n 2\r\nincr a 1\r\nincr b 1\r\ndelete a\r\ndelete a\r\ntouch n 5\r\nversion\r\nquit\r\n";
+    let answers = "11\r\nCLIENT_ERROR invalid numeric delta argument\r\nNOT_FOUND\r\nDELETED\r\nNOT_FOUND\r\nTOUCHED\r\n\
+                   VERSION kv on towpath\r\n";
+    assert_eq!(ask(changes), answers);
+    // What is no request, and what only looks like one.
+    assert_eq!(ask("nonsense\r\nquit\r\n"), "ERROR\r\n");
+    assert_eq!(ask("set a 0 0 3\r\nfour\r\n"), "CLIENT_ERROR bad data chunk\r\n");
+    assert_eq!(ask("set a 0 0 99999999\r\n"), "CLIENT_ERROR object too large for cache\r\n");
+    assert_eq!(ask("set a 0 0 x\r\n"), "CLIENT_ERROR bad command line format\r\n");
+    let long = format!("get {}\r\nquit\r\n", "k".repeat(251));
+    assert_eq!(ask(&long), "CLIENT_ERROR key too long\r\n");
+}
+
+#[test]
 fn kv_serves_redis_benchmark_with_pipelines_and_many_connections() {
     if !has("redis-benchmark") {
         return;

@@ -149,7 +149,7 @@ fn a_writer_that_finds_no_room_is_told_of_room_and_loses_no_byte() {
 }
 
 #[test]
-fn one_barrier_publishes_all_connections() {
+fn one_barrier_and_few_bells_publish_all_connections() {
     each(|_, service| {
         let (mut a, mut b) = (service.ring().unwrap(), service.ring().unwrap());
         let (x, _, _, address) = pair(&mut a, &mut b);
@@ -167,7 +167,10 @@ fn one_barrier_publishes_all_connections() {
         }
         a.flush();
         let Counters { barriers, flushes, bells, .. } = a.counters();
-        assert_eq!((barriers - before.barriers, flushes - before.flushes, bells - before.bells), (1, 1, 41));
+        assert_eq!((barriers - before.barriers, flushes - before.flushes), (1, 1));
+        // One for each word of 64 slots in which the service has put some of them.
+        let bells = bells - before.bells;
+        assert!((1..=8).contains(&bells), "{bells} bells for {} connections", all.len());
         let mut readable = 0;
         while readable < all.len() {
             b.wait(Some(PATIENCE), &mut events).unwrap();

@@ -26,7 +26,7 @@ use control::{KernelReason, Left, Reply};
 use queue::stream::{Sender, raise, watch};
 use rustix::io::Errno;
 use shm::half_flags::{FAILED, FIN, NEAR, OPEN, READ_CLOSED, RESET, WANT_SPACE};
-use shm::{Half, MOVED, Side, SockBlock, TRUST, TRUST_CONTEXT};
+use shm::{Half, KEPT, MOVED, Side, SockBlock, TRUST, TRUST_CONTEXT};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -36,19 +36,22 @@ const RELAY_CORE: u32 = 0;
 /// Most relays in a row. A further move must wait until two of them have become one.
 const ROW_MAX: usize = 16;
 
-/// Takes the locks of both directions for good. False: another holder of the socket is in the middle of a copy.
-fn seize(block: &SockBlock) -> bool {
+/// Takes the locks of both directions for good.
+///
+/// # Errors
+/// EAGAIN when another holder of the socket is in the middle of a copy, EBUSY when a ring keeps the connection.
+fn seize(block: &SockBlock) -> Result<(), Errno> {
     let alone = block.holders.load(Ordering::Acquire) & !TRUST == 0;
     let locks = [&block.tx_lock, &block.rx_lock];
     for (i, lock) in locks.iter().enumerate() {
         if alone {
             lock.store(MOVED, Ordering::Release);
-        } else if lock.compare_exchange(0, MOVED, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        } else if let Err(owner) = lock.compare_exchange(0, MOVED, Ordering::AcqRel, Ordering::Relaxed) {
             locks[..i].iter().for_each(|taken| taken.store(0, Ordering::Release));
-            return false;
+            return Err(if owner == KEPT { Errno::BUSY } else { Errno::AGAIN });
         }
     }
-    true
+    Ok(())
 }
 
 /// Directions that the previous holder has shut down.
@@ -175,7 +178,8 @@ impl Registry {
                     // Its positions make no sense, or its holder was killed in the middle of a send.
                     self.end_trust(key, true);
                 }
-                return Answer::refused(errno, "it cannot be taken over");
+                let why = if errno == Errno::BUSY { "a ring has it" } else { "it cannot be taken over" };
+                return Answer::refused(errno, why);
             }
         };
         // Directions that the previous holder has shut down stay so; its options for TCP stay, too.
@@ -243,9 +247,7 @@ impl Registry {
         let place = self.place_of(left)?;
         let (own, _) = place.halves(left.slot).ok_or(Errno::NOTCONN)?;
         let block = self.block(left).ok_or(Errno::NOTCONN)?;
-        if !seize(block) {
-            return Err(Errno::AGAIN);
-        }
+        seize(block)?;
         let sender = Sender::taken_over(block, own, place.own_bytes()).map_err(|_| Errno::CONNRESET)?;
         // A thread that sleeps on the connection there must see that it has moved.
         if let Some(family) = self.family_of(trust.owners[1]) {

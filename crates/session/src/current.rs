@@ -1,15 +1,18 @@
 //! The registration with the service that this process uses, and how it is made: when first needed, or in a forked child.
 
 use crate::fork_locks::Held;
+use crate::latest::Latest;
 use crate::log::{Level, log};
 use crate::sys::signal::Deferred;
 use crate::{Announced, Client, detached, lock};
 use control::LineError;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-static CURRENT: RwLock<Option<Arc<Client>>> = RwLock::new(None);
+static CURRENT: Latest<Client> = Latest::new();
+/// Held, with signals put off, while `CURRENT` is replaced.
+static CHANGING: Mutex<()> = Mutex::new(());
 /// A forked child's registration, begun but not finished until it is needed: most children `exec` before that.
 static ANNOUNCED: Mutex<Option<(Announced, Arc<Client>)>> = Mutex::new(None);
 static IS_ANNOUNCED: AtomicBool = AtomicBool::new(false);
@@ -24,7 +27,7 @@ pub fn present() -> Option<Arc<Client>> {
     if IS_ANNOUNCED.load(Ordering::Acquire) && !detached::is_locked() {
         finish();
     }
-    CURRENT.read().unwrap_or_else(PoisonError::into_inner).clone()
+    CURRENT.load()
 }
 
 /// True in a forked child that has begun its registration and not finished it.
@@ -62,8 +65,14 @@ pub fn current() -> Option<Arc<Client>> {
 /// Why there is no service for this process.
 pub fn register() -> Result<Arc<Client>, LineError> {
     let client = Announced::new()?.finish(None)?;
-    *CURRENT.write().unwrap_or_else(PoisonError::into_inner) = Some(client.clone());
+    change(Some(client.clone()));
     Ok(client)
+}
+
+fn change(client: Option<Arc<Client>>) {
+    let _deferred = Deferred::begin();
+    let _changing = lock(&CHANGING);
+    CURRENT.replace(client);
 }
 
 /// Level of the log message for a failed registration. A missing service is usual; an untrusted one is reported as an error, once.
@@ -114,7 +123,7 @@ fn orphan(parent: &Client, why: &LineError) {
 
 /// Replaces the registration (`None`: there is none), in a forked child.
 pub fn replace(client: Option<Arc<Client>>) {
-    *CURRENT.write().unwrap_or_else(PoisonError::into_inner) = client;
+    change(client);
     *lock(&LAST_TRY) = None;
 }
 
@@ -126,5 +135,5 @@ pub fn hold_attempts(held: &mut Held) {
 
 /// Takes this lock before a fork, as the last lock.
 pub fn hold_current(held: &mut Held) {
-    held.take_whole_static(&CURRENT);
+    held.take_static(&CHANGING);
 }

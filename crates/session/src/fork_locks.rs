@@ -77,13 +77,6 @@ impl Held {
         self.owners.push(owner.clone());
     }
 
-    /// As `take_static`, for an `RwLock`.
-    pub fn take_whole_static<T: 'static>(&mut self, lock: &'static RwLock<T>) {
-        if let Some(guard) = self.wait(|| lock.try_write().ok()) {
-            self.guards.push(Box::new(guard));
-        }
-    }
-
     fn wait<G>(&self, mut attempt: impl FnMut() -> Option<G>) -> Option<G> {
         loop {
             if let Some(guard) = attempt() {

@@ -7,9 +7,10 @@
 //!   rpc           requests and answers on the control line     config, log    settings from the environment, lines for the user
 //!   connect       what both ends of a connection keep          direct         connections without a request
 //!   accept_queue  one listening socket's queue                 accept         from a grant of the queue to a connection
-//!   acceptors     processes that may accept unseen
+//!   acceptors     processes that may accept unseen           presented     connections that come with descriptors
 //!   sleeper       contexts: what wakes a thread                spin, cancel   before the sleep; threads cancelled in it
 //!   host          what endpoints need of this process          fork_locks     locks held over a fork
+//!   latest        a value that is read without waiting
 //!   detached      a process that asks the service no more      reserved       descriptors that the library keeps for itself
 //!   sys           system calls past the symbols that `preload` replaces
 //! ```
@@ -27,7 +28,9 @@ pub mod detached;
 pub mod direct;
 pub mod fork_locks;
 pub mod host;
+mod latest;
 pub mod log;
+pub mod presented;
 mod registration;
 pub mod reserved;
 pub mod rpc;

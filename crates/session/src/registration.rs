@@ -141,7 +141,7 @@ fn introduce(
         Reply::Welcome(welcome) => welcome,
         Reply::Refused { reason, .. } => {
             log(Level::Error, format_args!("the service refuses this process: {reason}"));
-            return Err(LineError::Closed);
+            return Err(LineError::Refused(reason.into()));
         }
         _ => return Err(LineError::Garbled),
     };

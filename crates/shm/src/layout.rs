@@ -330,6 +330,8 @@ pub struct Urgent {
 pub const TRUST: u64 = 1 << 63;
 /// In [`SockBlock::tx_lock`] and [`SockBlock::rx_lock`], in place of a thread: the connection was moved to another process.
 pub const MOVED: u32 = u32::MAX;
+/// In [`SockBlock::rx_lock`], in place of a thread: a ring has the connection, and no other holder of its descriptor gets it.
+pub const KEPT: u32 = u32::MAX - 1;
 
 /// The bits of `SockBlock::state`.
 pub mod sock_state {

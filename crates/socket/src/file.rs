@@ -417,6 +417,13 @@ pub fn accept(fd: RawFd, flags: i32) -> Handled<Accepted> {
 pub fn shutdown(fd: RawFd, how: i32) -> Handled<()> {
     let _deferred = SOCKS.is_taken(fd).then(Deferred::begin);
     let sock = fd_passing::settled(fd)?;
+    if sock.has_moved() {
+        drop(sock);
+        return match fd_passing::reclaim(fd) {
+            Ok(()) => shutdown(fd, how),
+            Err(e) => Some(Err(e)),
+        };
+    }
     match sock.role()? {
         Role::Stream(link) if (0..=2).contains(&how) && sock.is_connecting() => {
             // As on Linux the attempt to connect ends, whatever `how` says.

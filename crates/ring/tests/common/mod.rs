@@ -30,8 +30,12 @@ pub fn service() -> Place {
 pub fn service_with(more: Options) -> Place {
     let folder = tempfile::tempdir().unwrap();
     let control = folder.path().join("service/control.sock");
-    let options =
-        Options { control: Some(control.clone()), region_slots: Some(1024), region_mib: Some(8), ..more };
+    let options = Options {
+        control: Some(control.clone()),
+        region_slots: more.region_slots.or(Some(1024)),
+        region_mib: more.region_mib.or(Some(8)),
+        ..more
+    };
     let config = options.resolve().unwrap();
     thread::serve(config);
     Place { folder, control }
@@ -67,7 +71,7 @@ impl Place {
         lines.read_line(&mut line).unwrap();
         let address = line.trim().rsplit(' ').next().unwrap();
         let address = address.parse().unwrap_or_else(|_| panic!("{command:?} says {line}"));
-        Server { child, address, _lines: lines }
+        Server { child, address, lines }
     }
 
     /// Compiles `tests/c/<name>.c`.
@@ -94,7 +98,16 @@ pub fn compile_to(folder: &Path, source: &Path) -> PathBuf {
 pub struct Server {
     child: Child,
     pub address: SocketAddr,
-    _lines: BufReader<ChildStderr>,
+    lines: BufReader<ChildStderr>,
+}
+
+impl Server {
+    /// The address at the end of the server's next line.
+    pub fn next_address(&mut self) -> SocketAddr {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        line.trim().rsplit(' ').next().unwrap().parse().unwrap_or_else(|_| panic!("the server says {line}"))
+    }
 }
 
 impl Drop for Server {

@@ -8,27 +8,20 @@ use crate::file;
 use crate::process::io_uring;
 use crate::socket::{Role, Sock, options, pending_sockopts, placeholder};
 use control::{Left, Reply, Request, tcp_state};
-use endpoint::lock::thread_number;
-use endpoint::{Endpoint, flags, state};
-use queue::stream::{Sender, raise};
+use endpoint::flags;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
-use session::connect::store_addresses;
 use session::fork_locks::Held;
 use session::log::{Level, log};
+use session::presented::{self, Presented};
 use session::reserved;
 use session::sys;
 use session::sys::signal::Deferred;
 use session::{self, Client, config, detached};
 use shm::TRUST;
-use shm::half_flags::{FIN, READ_CLOSED};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-
-/// How often the service is asked for a connection, and the pause after each try: the process that has it may be in the middle
-/// of a call, or its request to hand it over may still be on the way.
-const TRIES: (usize, Duration) = (5, Duration::from_millis(4));
 
 fn word<const N: usize>(fd: RawFd, level: i32, name: i32) -> Option<[u8; N]> {
     let mut value = [0; N];
@@ -107,34 +100,26 @@ pub fn take_over(sock: &Sock) {
             Ok(()) => listen::join(&sock, fd),
             Err(_) => io_uring::put_off(&sock, fd),
         },
-        Some((fd, _)) => drop(take(sock, fd)),
+        // The call finds a socket without a connection.
+        Some((fd, _)) => {
+            let _ = take(sock, fd);
+        }
         None => {}
     }
 }
 
-/// Makes the connection behind `fd` the one of `sock`. False: the service has none for it.
-fn take(sock: &Sock, fd: RawFd) -> bool {
-    let Some(client) = session::current() else { return false };
-    client.expect_first();
-    let Some(index) = client.take_block() else { return false };
-    let Some(block) = client.home.region.sock(index) else { return false };
-    // Both directions stay locked until all is set up: a process that asks for the connection meanwhile must find us in a call.
-    Sender::default().keep(block);
-    block.rx_tail.store(0, Ordering::Relaxed);
-    for word in [&block.tx_lock, &block.rx_lock] {
-        word.store(thread_number(), Ordering::Release);
-    }
-    match ask(&client, fd, index).and_then(|reply| adopt(sock, &client, index, &reply)) {
-        Some(link) => {
-            options::take_over(sock, fd);
-            options::advise_all(sock, &link);
-            sock.decide(link)
-        }
-        None => {
-            block.holders.store(0, Ordering::Release);
-            false
-        }
-    }
+/// Makes the connection behind `fd` the one of `sock`.
+///
+/// # Errors
+/// As [`presented::take`]'s.
+fn take(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
+    let client = session::current().ok_or(Errno::NOTCONN)?;
+    let is_nonblocking = sock.is_nonblocking();
+    let link =
+        presented::take(&client, Presented { fd, family: sock.family(), is_nonblocking, waits: true })?;
+    options::take_over(sock, fd);
+    options::advise_all(sock, &link);
+    if sock.decide(link) { Ok(()) } else { Err(Errno::NOTCONN) }
 }
 
 /// Held while a connection is taken back: one at a time.
@@ -146,35 +131,38 @@ pub fn hold_reclaim(held: &mut Held) {
 }
 
 /// A call on `fd` has found that another process now has its connection: takes it back, for all descriptors of this process that refer
-/// to it. True: the caller tries its call again.
+/// to it. The caller tries its call again.
+///
+/// # Errors
+/// What the caller's call fails with: ENOTCONN, or EBUSY when a ring keeps the connection.
 #[cold]
-pub fn reclaim(fd: RawFd) -> bool {
+pub fn reclaim(fd: RawFd) -> Result<(), Errno> {
     if file::is_borrowed() || detached::is_locked() {
-        return false;
+        return Err(Errno::NOTCONN);
     }
     let _deferred = Deferred::begin();
     let Ok(_one) = RECLAIM.try_lock() else {
         // Another thread takes one back; or this thread does, and a signal handler interrupted it.
         std::thread::sleep(Duration::from_millis(1));
-        return true;
+        return Ok(());
     };
-    let Some(old) = file::SOCKS.pin(fd).map(|sock| sock.share()) else { return false };
-    let (Some(Role::Stream(before)), Some(cookie)) = (old.decided(), cookie(fd)) else { return false };
+    let old = file::SOCKS.pin(fd).map(|sock| sock.share()).ok_or(Errno::NOTCONN)?;
+    let (Some(Role::Stream(before)), Some(cookie)) = (old.decided(), cookie(fd)) else {
+        return Err(Errno::NOTCONN);
+    };
     if before.is_unconnected() {
-        return false;
+        return Err(Errno::NOTCONN);
     }
     if !before.has_moved() {
         // Another thread was quicker.
-        return true;
+        return Ok(());
     }
     let fresh = Arc::new(Sock::new(old.family(), old.is_nonblocking()));
     pending_sockopts::keep(&old);
     fresh.share_settings(old.settings());
     fresh.set(|settings| settings.cookie = cookie);
     fresh.tell_as(&old);
-    if !take(&fresh, fd) {
-        return false;
-    }
+    take(&fresh, fd).map_err(|e| if e == Errno::BUSY { e } else { Errno::NOTCONN })?;
     if let Some(link) = fresh.link() {
         link.buffer.store(before.buffer.load(Ordering::Relaxed), Ordering::Relaxed);
         link.lowat.store(before.lowat.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -182,7 +170,7 @@ pub fn reclaim(fd: RawFd) -> bool {
         link.block().flags.fetch_or(inline, Ordering::Relaxed);
     }
     file::exchange(&old, &fresh);
-    true
+    Ok(())
 }
 
 /// The socket behind `fd`, for a call that needs its connection from the beginning; takes the connection back if it has moved.
@@ -192,48 +180,9 @@ pub fn settled(fd: RawFd) -> Option<Pinned<'static, Sock>> {
         return Some(sock);
     }
     drop(sock);
-    reclaim(fd);
+    // If that fails, the call finds that the connection has moved.
+    let _ = reclaim(fd);
     file::SOCKS.pin(fd)
-}
-
-fn ask(client: &Client, fd: RawFd, sock: u32) -> Option<Reply> {
-    let mut tries = 0;
-    while tries < TRIES.0 {
-        match client.ask_with(Request::Present { sock }, Some(fd)).ok()?.0 {
-            Reply::Refused { errno, reason } => match Errno::from_raw_os_error(errno) {
-                // The handshake is not over yet.
-                Errno::INPROGRESS => {
-                    // That may take long, so it does not count as a try.
-                    sys::pause(TRIES.1);
-                    continue;
-                }
-                Errno::AGAIN => tries += 1,
-                _ => {
-                    log(Level::Info, format_args!("fd {fd} has no connection here: {reason}"));
-                    return None;
-                }
-            },
-            Reply::Kernel { .. } => tries += 1,
-            reply => return Some(reply),
-        }
-        std::thread::sleep(TRIES.1);
-    }
-    None
-}
-
-fn adopt(sock: &Sock, client: &Arc<Client>, index: u32, reply: &Reply) -> Option<Endpoint> {
-    let Reply::Moved { slot, local, peer, shut_read, shut_write } = *reply else { return None };
-    if !client.home.has(slot) {
-        return None;
-    }
-    let link = Endpoint::new(client.home.clone(), slot, client.home.clone(), index);
-    link.begin(sock.is_nonblocking(), true);
-    store_addresses(&link, local, peer, sock.family());
-    let shut = [(shut_read, state::SHUT_RD), (shut_write, state::SHUT_WR)];
-    link.note(shut.iter().filter(|(is, _)| *is).fold(state::OPEN | state::TOLD, |all, (_, bit)| all | bit));
-    let ended = [(shut_read, READ_CLOSED), (shut_write, FIN)];
-    raise(link.halves().0, ended.iter().filter(|(is, _)| *is).fold(0, |all, (_, bit)| all | bit));
-    Some(link)
 }
 
 /// Prepares the descriptor `fd` for leaving this process.

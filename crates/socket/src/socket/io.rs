@@ -31,7 +31,11 @@ const TRIES: usize = 64;
 fn again<T>(fd: RawFd, mut call: impl FnMut() -> Handled<T>) -> Handled<T> {
     for _ in 0..TRIES {
         match call() {
-            Some(Err(Errno::NOTCONN)) if fd_passing::reclaim(fd) => {}
+            Some(Err(Errno::NOTCONN)) => {
+                if let Err(e) = fd_passing::reclaim(fd) {
+                    return Some(Err(e));
+                }
+            }
             done => return done,
         }
     }

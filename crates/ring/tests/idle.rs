@@ -1,0 +1,89 @@
+//! What idle connections cost: bytes that the library has allocated for them, counted by this program's allocator.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod common;
+
+use common::{PATIENCE, service_with};
+use ring::{ConnectOptions, Event, Kind, ListenOptions, Options, Ring, Service};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Instant;
+
+/// Connections with both ends in one ring. The ends are a few more than a power of two: then the ring's vectors, which double, have just grown,
+/// and the cost of each end is the highest, whatever the number.
+const PAIRS: u32 = 4_100;
+/// Connections begun at once.
+const AT_ONCE: u32 = 128;
+/// Most bytes for each end.
+const BYTES_MOST: i64 = 256;
+
+struct Counting;
+
+thread_local! {
+    /// Bytes that this thread has allocated and not freed. The service runs in another thread of this process.
+    static BYTES: Cell<i64> = const { Cell::new(0) };
+}
+
+fn note(bytes: i64) {
+    BYTES.set(BYTES.get() + bytes);
+}
+
+// SAFETY: hands every call to the system allocator unchanged. The cell has a constant first value and nothing to drop, so `note` neither
+// allocates nor fails at the end of a thread.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        note(layout.size() as i64);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        note(-(layout.size() as i64));
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Number of connections that both sides know now.
+fn look(ring: &mut Ring, events: &mut Vec<Event>, [connected, accepted]: &mut [u32; 2]) -> u32 {
+    ring.wait(Some(PATIENCE), events).unwrap();
+    for event in events {
+        *connected += u32::from(event.kind == Kind::Connected);
+        *accepted += u32::from(matches!(event.kind, Kind::Accepted { .. }));
+    }
+    *connected.min(accepted)
+}
+
+#[test]
+fn a_ring_takes_few_bytes_for_each_idle_connection() {
+    let more = service::Options { region_slots: Some(16_384), ..service::Options::default() };
+    let place = service_with(more);
+    let options = Options { control: Some(place.control.clone()), ..Options::default() };
+    let mut ring = Service::open(options).unwrap().ring().unwrap();
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let listener = ring.listen(any, ListenOptions::default(), 0).unwrap();
+    let address = ring.local_address(listener).unwrap();
+    let mut events = Vec::with_capacity(1024);
+    let (mut begun, mut made, mut known, mut before) = (0, 0, [0; 2], 0);
+    let end = Instant::now() + 2 * PATIENCE;
+    while made < PAIRS {
+        while begun < PAIRS && begun - made < AT_ONCE {
+            let connected = ring.connect(address, ConnectOptions::default(), 0);
+            connected.unwrap_or_else(|e| panic!("after {begun} connections: {e}"));
+            begun += 1;
+        }
+        made = look(&mut ring, &mut events, &mut known);
+        assert!(Instant::now() < end, "{made} of {begun} connections are made");
+        if begun == AT_ONCE {
+            // From here on, without what the first ones have cost once.
+            before = BYTES.get();
+        }
+    }
+    assert_eq!(ring.len(), 2 * PAIRS as usize + 1);
+    let each = (BYTES.get() - before) / i64::from(2 * (PAIRS - AT_ONCE));
+    println!("{each} bytes for each end of {PAIRS} connections");
+    assert!(each <= BYTES_MOST, "{each} bytes for each");
+}
