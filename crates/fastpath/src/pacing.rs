@@ -27,7 +27,7 @@ impl State {
         let burst = time(if cold.pace_most == 0 { BURST } else { limited });
         let full = Instant::from_ns(self.now.as_ns().saturating_sub(burst.as_ns()));
         if self.now < cold.pace_at {
-            self.pacer.wait(w.id.0, cold.pace_at);
+            self.lists.pacer.wait(w.id.0, cold.pace_at);
             return false;
         }
         cold.pace_at = cold.pace_at.max(full).plus(time(u64::from(len)));
