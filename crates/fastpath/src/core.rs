@@ -225,6 +225,7 @@ impl Core {
         let Self { flows, homes, state, .. } = self;
         let FlowLists { pacer, backlog, .. } = &mut state.lists;
         pacer.expire(state.now, |flow| backlog.push(flow, flows.slot_of(FlowId(flow)).0));
+        backlog.resume(state.now);
         state.take_turns(flows, homes, port);
         state.acknowledge_due(flows, homes, port);
         state.look_after(flows, homes, port);

@@ -168,7 +168,10 @@ impl FlowLists {
         let at = |list: &List| list.front().map_or(Instant::NEVER, |(_, at)| Instant::from_ns(at));
         let lists = [&self.acks, &self.lent, &self.due, &self.grown, &self.held];
         let first = lists.into_iter().map(at).fold(Instant::NEVER, Instant::min);
-        first.min(self.looks.next_deadline()).min(self.pacer.next_deadline())
+        first
+            .min(self.looks.next_deadline())
+            .min(self.pacer.next_deadline())
+            .min(self.backlog.next_deadline())
     }
 }
 

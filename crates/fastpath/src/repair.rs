@@ -39,7 +39,8 @@ impl State {
     /// "When an ECN-Capable TCP sender reduces its congestion window for any reason ..., the TCP sender sets the CWR flag in the TCP
     /// header of the first new data packet sent after the window reduction" (RFC 3168 section 6.1.2).
     pub(crate) fn reduce_for(&self, f: &mut FlowMut<'_>, event: Event<'_>) {
-        let signals = Signals { in_flight: flight(f), ..f.signals(self.now) };
+        let in_flight = if f.cold.window.decides_rate() { pipe(f) } else { flight(f) };
+        let signals = Signals { in_flight, ..f.signals(self.now) };
         f.steer(event, &signals);
         if f.rx.has(state::ECN) {
             f.rx.set(state::SEND_CWR);
@@ -247,9 +248,11 @@ impl State {
 
     /// Proportional rate reduction (RFC 9937 section 6.2, as Linux). While more is in flight than the target, the window falls in
     /// proportion to the bytes delivered; if less is in flight, because more was lost, it rises by the bytes delivered, plus a segment
-    /// for each acknowledgement that `is_safe`: "SafeACK = (snd.una has advanced and no further loss indicated)".
+    /// for each acknowledgement that `is_safe`: "SafeACK = (snd.una has advanced and no further loss indicated)". Not for an algorithm
+    /// that decides a rate.
     pub(crate) fn reduce(&mut self, f: &mut FlowMut<'_>, delivered: u32, is_safe: bool) {
-        if f.cold.recovery.episode != Episode::Fast || !f.rx.has(state::SACK) {
+        if f.cold.recovery.episode != Episode::Fast || !f.rx.has(state::SACK) || f.cold.window.decides_rate()
+        {
             return;
         }
         let (pipe, target, mss) = (pipe(f), f.cold.window.cwnd(), u32::from(f.tx.mss));

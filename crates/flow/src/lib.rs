@@ -17,6 +17,7 @@ mod config;
 mod flags;
 mod groups;
 mod keeper;
+mod limit;
 mod message;
 mod owner;
 mod record;
@@ -30,10 +31,11 @@ pub use address::Addresses;
 pub use cell::{FlowGuard, FlowMut, Flows, prefetch, prefetch_all, prefetch_frame};
 pub use cold::{Cold, Counters, INTERVALS, Interval, PathProbe, QUICK_SEGMENTS};
 pub use config::Config;
-pub use congestion::{Event, Signals};
+pub use congestion::{Decision, Event, Signals};
 pub use flags::{event, rare, state};
 pub use groups::{CORES_MAX, GroupSet, IN_TRANSIT, spread_groups};
 pub use keeper::{Install, InstallError, Keeper};
+pub use limit::{Limits, RateLimit};
 pub use message::{
     Command, CommandReceiver, CommandSender, Exception, ExceptionReceiver, ExceptionSender, FRAME_COPY_MAX,
     FrameReason, commands, exceptions,

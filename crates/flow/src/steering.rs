@@ -2,7 +2,7 @@
 
 use crate::{FlowMut, state};
 use base::Instant;
-use congestion::{Decision, Event, Signals};
+use congestion::{Algorithm, Decision, Event, RateLaw, RateSettings, Signals};
 
 impl FlowMut<'_> {
     /// The flow's state, as congestion control sees it at an event without an acknowledgement.
@@ -27,6 +27,9 @@ impl FlowMut<'_> {
     /// Tells congestion control of `event`. Its decision, which is returned, is in force from now on.
     #[inline]
     pub fn steer(&mut self, event: Event<'_>, signals: &Signals) -> Decision {
+        if self.cold.window.decides_rate() {
+            return self.steer_rate(event, signals);
+        }
         let decision = self.cold.window.on(event, signals);
         if self.cold.pace_rate != decision.pace_rate {
             // The pace rate seldom changes, and when it does the pacer's fields are in the cache anyway.
@@ -34,6 +37,41 @@ impl FlowMut<'_> {
         }
         self.tx.cwnd = decision.cwnd;
         decision
+    }
+
+    /// As [`steer`](Self::steer), for an algorithm that decides the rate.
+    #[inline(never)]
+    fn steer_rate(&mut self, event: Event<'_>, signals: &Signals) -> Decision {
+        let cold = &mut *self.cold;
+        let same = Decision { cwnd: self.tx.cwnd, pace_rate: cold.pace_rate, is_echo_answered: false };
+        let decision = cold.law.on(event, signals).unwrap_or(same);
+        cold.window.follow(event, signals, &decision);
+        if cold.pace_rate != decision.pace_rate {
+            cold.change_pace(decision.pace_rate, signals.now);
+        }
+        if let Event::Timeout { .. } = event {
+            // What the bucket has saved up while nothing was acknowledged must not go at once.
+            cold.pace_at = cold.pace_at.max(signals.now);
+        }
+        self.tx.cwnd = decision.cwnd;
+        decision
+    }
+
+    /// Switches to `algorithm`, with its form of ECN feedback. The window stays.
+    pub fn choose(&mut self, now: Instant, algorithm: Algorithm, rates: &RateSettings) {
+        let cold = &mut *self.cold;
+        if cold.window.algorithm() == algorithm {
+            return;
+        }
+        cold.window.switch(algorithm, now);
+        cold.law = RateLaw::new(algorithm, rates, self.tx.mss, now);
+        cold.limit_pace(cold.pace_most);
+        self.tx.cwnd = cold.window.cwnd();
+        if algorithm.wants_exact_echo() {
+            self.rx.set(state::EXACT_ECN);
+        } else {
+            self.rx.clear(state::EXACT_ECN);
+        }
     }
 
     /// As [`steer`](Self::steer), when the flow is about to send after a pause: see [`congestion::Window::is_restart_due`].
@@ -49,7 +87,12 @@ impl FlowMut<'_> {
         let signals = self.signals(now);
         if self.rx.has(state::RECOVERY) {
             // The repair of losses governs the window (RFC 9937), and returns it to congestion control at its end.
-            self.cold.window.on(Event::Mtu { mss }, &signals);
+            // (A flow whose rate is decided gets its window when the next acknowledgement comes.)
+            let cold = &mut *self.cold;
+            match cold.law.on(Event::Mtu { mss }, &signals) {
+                Some(decision) => cold.window.follow(Event::Mtu { mss }, &signals, &decision),
+                None => _ = cold.window.on(Event::Mtu { mss }, &signals),
+            }
         } else {
             self.steer(Event::Mtu { mss }, &signals);
         }
