@@ -2,6 +2,7 @@
 
 use crate::segment::Out;
 use crate::setup::{Home, Miss, State, TIMERS_MAX, Work};
+use crate::task::Task;
 use core::sync::atomic::Ordering::Relaxed;
 use flow::{FlowId, FlowMut, Flows, state};
 use port::Port;
@@ -41,12 +42,12 @@ impl State {
             if !rx.has(state::QUICK) && !is_quickack(w) {
                 let rx = &mut *w.f.rx;
                 rx.set(state::ACK_DUE);
-                return self.acks.push_back(w.id.0, self.now.plus(self.config.delayed_ack).as_ns());
+                return self.lists.acks.push_back(w.id.0, self.now.plus(self.config.delayed_ack).as_ns());
             }
         }
         if !self.send_ack(w, port) {
             w.f.rx.set(state::ACK_NOW);
-            self.acks.push_front(w.id.0, self.now.as_ns());
+            self.lists.acks.push_front(w.id.0, self.now.as_ns());
         }
     }
 
@@ -65,7 +66,7 @@ impl State {
         port: &mut P,
     ) {
         for _ in 0..TIMERS_MAX {
-            let Some(flow) = self.acks.pop_due(self.now.as_ns()) else { return };
+            let Some(flow) = self.lists.acks.pop_due(self.now.as_ns()) else { return };
             let done = self.with(flows, homes, FlowId(flow), |state, w| {
                 if w.f.rx.has(state::ACK_DUE) {
                     // The application did not reply in time. A peer that sends small pieces in one direction, each delayed by Nagle's
@@ -79,10 +80,13 @@ impl State {
                     state.finish(w, port);
                 }
             });
-            if done == Err(Miss::Busy) {
-                self.acks.push_front(flow, self.now.as_ns());
+            match done {
+                Ok(()) | Err(Miss::Gone) => {}
+                Err(Miss::Busy) => self.lists.acks.push_front(flow, self.now.as_ns()),
+                // A packet, or a command to let go of the flow, came for a record that was busy, after the flow had moved.
+                Err(Miss::Elsewhere(core)) => self.others.pass_on(core, Task::Drop(FlowId(flow))),
             }
-            if self.acks.front().is_some_and(|front| front.0 == flow) {
+            if self.lists.acks.front().is_some_and(|front| front.0 == flow) {
                 // The record is busy or the port is full: trying the other flows now is useless.
                 return;
             }

@@ -6,7 +6,7 @@ use crate::predict::Predicted;
 use crate::setup::{Home, Miss, NEWS_MAX, State, Work};
 use base::Duration;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
-use flow::{event, state};
+use flow::{Consumer, event, state};
 use port::Port;
 use queue::{Doorbell, Ring};
 use shm::{Half, Side, half_flags};
@@ -79,7 +79,7 @@ impl Core {
                 rung.push((*region, slot, owner));
                 if let Some(id) = owner {
                     flows.prefetch(id);
-                    state.acks.prefetch(id.0);
+                    state.lists.acks.prefetch(id.0);
                 }
             });
         }
@@ -92,11 +92,11 @@ impl Core {
                 prefetch_data(homes, region, slot);
             }
             match owner {
-                Some(id) => {
-                    if state.with(flows, homes, id, |state, w| state.rung(w, port)) == Err(Miss::Busy) {
-                        retry(homes, *index, region, slot);
-                    }
-                }
+                Some(id) => match state.with(flows, homes, id, |state, w| state.rung(w, port)) {
+                    Ok(()) | Err(Miss::Gone) => {}
+                    Err(Miss::Busy) => retry(homes, *index, region, slot),
+                    Err(Miss::Elsewhere(core)) => state.pass_bell_on(homes, region, slot, core),
+                },
                 None if strangers.len() < NEWS_MAX => strangers.push((region, slot)),
                 None => retry(homes, *index, region, slot),
             }
@@ -111,15 +111,19 @@ impl Core {
     #[must_use]
     pub fn prepare_sleep(&mut self) -> bool {
         self.rest();
-        let Self { index, homes, awake, commands, state, .. } = self;
+        let Self { index, homes, awake, commands, inboxes, state, .. } = self;
         let bells = || awake.iter().filter_map(|r| homes[usize::from(*r)].as_ref()?.doorbell(*index));
         let sleeps = state.wakes.is_empty()
             && state.roused.is_empty()
-            && state.told.is_empty()
+            && state.lists.told.is_empty()
+            && !state.others.is_late()
+            && state.stalled.is_none()
             && commands.prepare_sleep()
+            && inboxes.iter_mut().all(Consumer::prepare_sleep)
             && bells().all(Doorbell::prepare_sleep);
         if !sleeps {
             commands.awake();
+            inboxes.iter_mut().for_each(Consumer::awake);
             bells().for_each(Doorbell::awake);
         }
         sleeps
@@ -128,6 +132,7 @@ impl Core {
     /// Withdraws the announcement of [`prepare_sleep`](Self::prepare_sleep): the core polls again.
     pub fn awake(&mut self) {
         self.commands.awake();
+        self.inboxes.iter_mut().for_each(Consumer::awake);
         for region in &self.awake {
             if let Some(bell) = self.homes[usize::from(*region)].as_ref().and_then(|h| h.doorbell(self.index))
             {

@@ -10,6 +10,7 @@
 
 use base::SeqNumber;
 use flow::{Cold, FlowMut, Interval, Kind, RUNS, Run};
+use std::sync::Arc;
 
 /// Runs of a borrowed record: at 5 % loss enough for a window of 5,000 segments. Ranges beyond that are not recorded: their bytes
 /// are retransmitted too often or too late, but never lost.
@@ -28,9 +29,13 @@ struct Mark {
     at: u32,
 }
 
+/// Idle records that a core keeps at most when several cores share them, and how many it takes from them, or returns, at once.
+const CACHE: usize = 64;
+const SHARE: usize = 32;
+
 /// A loss record, borrowed by one flow.
 #[derive(Clone, Copy, Debug)]
-struct Record {
+pub(crate) struct Record {
     runs: [Run; RUNS_MAX],
     /// A ring buffer of `count` marks, the oldest at `first`.
     marks: [Mark; MARKS],
@@ -40,37 +45,86 @@ struct Record {
     unknown: Option<SeqNumber>,
 }
 
-/// The loss records of a core.
+/// The idle loss records that all cores of a service share.
+// SETUP: the lock is only tried; a core that does not get it goes on with the records that it has.
+#[derive(Clone, Debug)]
+pub(crate) struct Stock {
+    idle: Arc<std::sync::Mutex<Vec<Box<Record>>>>,
+    /// Number of records in all.
+    count: usize,
+}
+
+impl Stock {
+    /// The records for `cores` cores.
+    // SETUP: made with the cores.
+    pub(crate) fn new(flows: usize, cores: u8) -> Self {
+        let count = flows.min(usize::from(cores) * RECORDS_MAX).min(usize::from(u16::MAX) - 1);
+        let idle = (0..count).map(|_| Box::new(Record::EMPTY)).collect();
+        Self { idle: Arc::new(std::sync::Mutex::new(idle)), count }
+    }
+
+    /// Moves up to `SHARE` records to `idle`. None when another core is at it just now.
+    #[cold]
+    fn fill(&self, idle: &mut Vec<Box<Record>>) {
+        if let Ok(mut all) = self.idle.try_lock() {
+            let left = all.len().saturating_sub(SHARE);
+            idle.extend(all.drain(left..));
+        }
+    }
+
+    /// Moves `SHARE` records back from `idle`, unless another core is at it just now.
+    #[cold]
+    fn spill(&self, idle: &mut Vec<Box<Record>>) {
+        if let Ok(mut all) = self.idle.try_lock() {
+            all.extend(idle.drain(idle.len().saturating_sub(SHARE)..));
+        }
+    }
+}
+
+/// The loss records of a core: those that its flows have borrowed, by number, and its cache of idle ones.
 #[derive(Debug)]
 pub(crate) struct Records {
-    all: Box<[Record]>,
+    lent: Box<[Option<Box<Record>>]>,
+    /// Numbers of `lent` without a record.
     free: Vec<u16>,
+    idle: Vec<Box<Record>>,
+    /// The records of all cores, if there are several.
+    stock: Option<Stock>,
 }
 
 impl Records {
     // SETUP: made with the core.
     pub(crate) fn new(flows: usize) -> Self {
-        let empty = Record {
-            runs: [NONE; RUNS_MAX],
-            marks: [Mark { end: SeqNumber(0), at: 0 }; MARKS],
-            first: 0,
-            count: 0,
-            unknown: None,
-        };
-        let n = flows.min(RECORDS_MAX);
-        Self { all: vec![empty; n].into_boxed_slice(), free: (0..n as u16).rev().collect() }
+        let Stock { idle, count } = Stock::new(flows, 1);
+        let idle = Arc::into_inner(idle).and_then(|idle| idle.into_inner().ok()).unwrap_or_default();
+        Self { idle, ..Self::numbers(count) }
     }
 
-    /// Lends a free record to the flow, unless it has one, and moves its runs there. False when no record is free.
+    /// The records of a core that shares them with others. It has a number for each record of all.
+    // SETUP: made with the core.
+    pub(crate) fn shared(stock: Stock) -> Self {
+        let records = Self::numbers(stock.count);
+        Self { idle: Vec::with_capacity(stock.count), stock: Some(stock), ..records }
+    }
+
+    // SETUP: made with the core.
+    fn numbers(count: usize) -> Self {
+        let lent = (0..count).map(|_| None).collect();
+        Self { lent, free: (0..count as u16).rev().collect(), idle: Vec::new(), stock: None }
+    }
+
+    /// Lends an idle record to the flow, unless it has one, and moves its runs there. False when no record is idle.
     fn lend(&mut self, cold: &mut Cold) -> bool {
         if cold.loss_record != 0 {
             return true;
         }
-        let Some(i) = self.free.pop() else { return false };
-        let record = &mut self.all[usize::from(i)];
+        if let (true, Some(stock)) = (self.idle.is_empty(), &self.stock) {
+            stock.fill(&mut self.idle);
+        }
+        let Some(mut record) = self.idle.pop() else { return false };
         record.runs[..RUNS].copy_from_slice(&cold.recovery.runs);
         (record.first, record.count, record.unknown) = (0, 0, None);
-        cold.loss_record = i + 1;
+        self.put_in(cold, Some(record));
         true
     }
 
@@ -78,11 +132,30 @@ impl Records {
     #[inline]
     pub(crate) fn take_back(&mut self, cold: &mut Cold) {
         if cold.loss_record != 0 {
-            self.free.push(cold.loss_record - 1);
-            cold.loss_record = 0;
+            let record = self.take_out(cold);
+            self.idle.extend(record);
             cold.runs = 0;
             (cold.recovery.held, cold.recovery.lost, cold.recovery.again) = (0, 0, 0);
+            if let (true, Some(stock)) = (self.idle.len() > CACHE, &self.stock) {
+                stock.spill(&mut self.idle);
+            }
         }
+    }
+
+    /// Takes the record of a flow that leaves this core out, with what it says; the flow's own record counts on it until `put_in`.
+    pub(crate) fn take_out(&mut self, cold: &mut Cold) -> Option<Box<Record>> {
+        let number = cold.loss_record.checked_sub(1)?;
+        cold.loss_record = 0;
+        self.free.push(number);
+        self.lent[usize::from(number)].take()
+    }
+
+    /// Takes in the record of a flow that comes to this core.
+    pub(crate) fn put_in(&mut self, cold: &mut Cold, record: Option<Box<Record>>) {
+        let Some(record) = record else { return };
+        let number = self.free.pop().expect("a core has a number for each record of all cores");
+        self.lent[usize::from(number)] = Some(record);
+        cold.loss_record = number + 1;
     }
 
     /// Records that bytes before `end` without a mark were sent at `sent_at`; bytes from `end` on are being sent now.
@@ -91,7 +164,7 @@ impl Records {
         if !self.lend(f.cold) {
             return;
         }
-        let record = &mut self.all[usize::from(f.cold.loss_record - 1)];
+        let Some(record) = self.lent[usize::from(f.cold.loss_record - 1)].as_deref_mut() else { return };
         while record.count > 0 && record.marks[usize::from(record.first)].end.is_at_or_before(f.tx.snd_una) {
             record.drop_oldest();
         }
@@ -127,7 +200,7 @@ impl Records {
     }
 
     fn of(&self, cold: &Cold) -> Option<&Record> {
-        self.all.get(usize::from(cold.loss_record).checked_sub(1)?)
+        self.lent.get(usize::from(cold.loss_record).checked_sub(1)?)?.as_deref()
     }
 
     /// The flow's runs, in order.
@@ -142,9 +215,10 @@ impl Records {
             self.lend(cold);
         }
         let recovery = &mut cold.recovery;
-        let runs = match cold.loss_record {
-            0 => &mut recovery.runs[..],
-            i => &mut self.all[usize::from(i - 1)].runs,
+        let number = usize::from(cold.loss_record).wrapping_sub(1);
+        let runs = match self.lent.get_mut(number).and_then(Option::as_deref_mut) {
+            None => &mut recovery.runs[..],
+            Some(record) => &mut record.runs,
         };
         let sums = [&mut recovery.held, &mut recovery.lost, &mut recovery.again];
         Board { runs, count: &mut cold.runs, sums }
@@ -231,6 +305,14 @@ impl Records {
 }
 
 impl Record {
+    const EMPTY: Self = Self {
+        runs: [NONE; RUNS_MAX],
+        marks: [Mark { end: SeqNumber(0), at: 0 }; MARKS],
+        first: 0,
+        count: 0,
+        unknown: None,
+    };
+
     fn drop_oldest(&mut self) {
         self.first = (self.first + 1) % MARKS as u8;
         self.count -= 1;
@@ -337,7 +419,7 @@ mod tests {
                 assert_eq!((cold.recovery.held, cold.recovery.lost), (sum(Kind::Held), sum(Kind::Lost)));
             }
             records.take_back(&mut cold);
-            assert_eq!(records.free.len(), records.all.len());
+            assert_eq!(records.idle.len(), records.lent.len());
         }
     }
 }

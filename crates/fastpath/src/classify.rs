@@ -5,7 +5,7 @@ use crate::payload::{lent, write};
 use crate::predict::Predicted;
 use crate::setup::{Home, Miss, State, Work};
 use base::SeqNumber;
-use flow::{FRAME_COPY_MAX, FlowId, Flows, FrameReason, ReceiveLine, class, state};
+use flow::{FRAME_COPY_MAX, FlowId, Flows, FrameReason, class, state};
 use port::{Checksum, Gso, PacketBuf, Port};
 use shm::Side;
 use std::net::IpAddr;
@@ -98,16 +98,19 @@ impl Seen {
         }
     }
 
-    /// The live flow with the segment's addresses for which `is_it` is true.
-    fn find(&self, flows: &Flows, is_it: impl Fn(&ReceiveLine) -> bool) -> Option<FlowId> {
+    /// The live flow with the segment's addresses, and `ReceiveLine::core` of it.
+    fn find(&self, flows: &Flows) -> Option<(FlowId, u8)> {
         let tuple = self.packet.tuple();
-        flows.table().find(self.hash, |id| {
+        let mut core = 0;
+        let found = flows.table().find(self.hash, |id| {
             flows.lock_briefly(id).is_some_and(|mut guard| {
                 let f = guard.parts();
+                core = f.rx.core;
                 let is_live = f.rx.has(state::LIVE) && !f.rx.has(state::LEAVING);
-                is_live && is_it(f.rx) && f.addresses.matches(f.rx, f.tx, &tuple)
+                is_live && f.addresses.matches(f.rx, f.tx, &tuple)
             })
-        })
+        });
+        found.map(|id| (id, core))
     }
 
     /// Stage two: finds the first flow with this hash. Its addresses are compared in stage three, when the record is in the cache.
@@ -127,8 +130,8 @@ impl Seen {
     #[inline]
     pub(crate) fn prefetch_slot(&mut self, flows: &Flows, homes: &[Option<Home>], state: &State) {
         let Some(id) = self.flow else { return };
-        state.acks.prefetch(id.0);
-        state.lent.prefetch(id.0);
+        state.lists.acks.prefetch(id.0);
+        state.lists.lent.prefetch(id.0);
         self.place = flows.slot_of(id);
         let (region, slot) = self.place;
         if let Some(Some(home)) = homes.get(usize::from(region)) {
@@ -147,7 +150,7 @@ impl Seen {
         if let Some(Some(home)) = homes.get(usize::from(region))
             && let Some((own, _)) = home.region.halves(slot)
         {
-            if state.lent.contains(id.0) {
+            if state.lists.lent.contains(id.0) {
                 home.prefetch_end(Side::Zero, own, 0);
             } else if let Some(ring) = home.pool.ahead(ahead) {
                 home.prefetch_start(ring, own);
@@ -204,7 +207,7 @@ impl State {
         match f.tx.traffic & !class::DSCP {
             class::EXPRESS => {}
             class::BULK => return None,
-            _ if self.grown.contains(id.0) => return None,
+            _ if self.lists.grown.contains(id.0) => return None,
             _ => {}
         }
         let expected = match taken {
@@ -232,7 +235,7 @@ impl State {
             };
         };
         let Some(mut guard) = flows.lock_briefly(id) else {
-            self.acks.push_front(id.0, self.now.as_ns());
+            self.lists.acks.push_front(id.0, self.now.as_ns());
             return self.put_off(id, seen, frame);
         };
         let Some(mut w) = Work::new(id, guard.parts(), homes) else {
@@ -284,12 +287,12 @@ impl State {
         if let Some(id) = seen.flow.filter(|_| seen.is_last) {
             // Earlier packets of the batch may have left work for the end of the flow's turn.
             let done = self.with(flows, homes, id, |state, w| {
-                if w.f.rx.core == state.index && !w.f.rx.has(state::LEAVING) {
+                if !w.f.rx.has(state::LEAVING) {
                     state.finish(w, port);
                 }
             });
             if done == Err(Miss::Busy) {
-                self.acks.push_front(id.0, self.now.as_ns());
+                self.lists.acks.push_front(id.0, self.now.as_ns());
             }
         }
         false
@@ -327,7 +330,7 @@ impl State {
     }
 
     /// The first flow with this hash has other addresses or another core: compares the addresses of all flows with the hash. A packet
-    /// that came to the wrong core's queue reaches its core through the slow path.
+    /// that came to the wrong core's queue is handed on to its core.
     #[cold]
     fn look_again<P: Port + ?Sized>(
         &mut self,
@@ -338,9 +341,10 @@ impl State {
         port: &mut P,
     ) {
         seen.complete(frame.bytes);
-        let index = self.index;
-        let found = seen.find(flows, |rx| rx.core == index);
-        let Some(id) = found else { return self.unknown(flows, seen, frame) };
+        let Some((id, core)) = seen.find(flows) else { return self.unknown(flows, seen, frame) };
+        if core != self.index {
+            return self.hand_on(core, seen.packet.tuple().group(), frame);
+        }
         let packet = &seen.packet;
         let done = self.with(flows, homes, id, |state, w| {
             state.receive(w, packet, frame, port);
@@ -351,7 +355,7 @@ impl State {
         }
     }
 
-    /// A segment of no flow of this core: hands it to the slow path. If the ring has no room its sender repeats it; a RST is not
+    /// A segment of no flow: hands it to the slow path. If the ring has no room its sender repeats it; a RST is not
     /// repeated, so if its flow is only just being installed, the core acknowledges to make the peer send it again.
     #[cold]
     fn unknown(&mut self, flows: &Flows, seen: &mut Seen, frame: Frame<'_>) {
@@ -368,8 +372,8 @@ impl State {
             return;
         }
         flows.note_reset_lost(self.now);
-        let index = self.index;
-        if let Some(id) = seen.find(flows, |rx| rx.core == index) {
+        // A flow of another core needs no help: this segment is handed on when it comes again.
+        if let Some((id, _)) = seen.find(flows).filter(|(_, core)| *core == self.index) {
             self.ask_peer(id);
         }
     }
@@ -405,7 +409,7 @@ impl State {
         }
     }
 
-    /// Locks the live flow `id` and runs `work` on it.
+    /// Locks the live flow `id` of this core and runs `work` on it.
     #[inline]
     pub(crate) fn with<R>(
         &mut self,
@@ -418,6 +422,9 @@ impl State {
         let f = guard.parts();
         if !f.rx.has(state::LIVE) {
             return Err(Miss::Gone);
+        }
+        if f.rx.core != self.index {
+            return Err(Miss::Elsewhere(f.rx.core));
         }
         let mut w = Work::new(id, f, homes).ok_or(Miss::Gone)?;
         Ok(work(self, &mut w))

@@ -5,27 +5,17 @@ use crate::core::Core;
 use crate::counters::Cause;
 use crate::segment::Out;
 use crate::setup::{COMMANDS_MAX, Home, Miss, State, Work};
-use flow::{Command, Exception, FlowId, state};
+use crate::task::Task;
+use flow::{Command, Exception, state};
 use port::Port;
 use shm::application_flags;
 use wire::{Body, Packet, RxChecksum, TcpFlags};
-
-/// What remains to be done for a command after it was popped and its frame handled.
-#[derive(Clone, Copy)]
-enum Task {
-    Done,
-    Transmit(FlowId),
-    Probe(FlowId),
-    ProbePath(FlowId, u16),
-    Ack(FlowId),
-    Drop(FlowId),
-}
 
 impl Core {
     /// Carries out the commands that wait. Returns their number.
     pub(crate) fn obey<P: Port + ?Sized>(&mut self, port: &mut P) -> u32 {
         let mut count = 0;
-        while count < COMMANDS_MAX as u32 {
+        while count < COMMANDS_MAX as u32 && self.state.stalled.is_none() {
             let Self { flows, commands, homes, awake, state, .. } = self;
             let task = commands.pop(|command, frame| match command {
                 Command::AddRegion { index, region, pool } => {
@@ -33,7 +23,7 @@ impl Core {
                     if let Some(home) = homes.get_mut(usize::from(index)).filter(|home| home.is_none()) {
                         *home = Some(Home { region, pool, heard_at: state.now, is_resting: false });
                         awake.push(index);
-                        state.backlog.admit(index, share);
+                        state.lists.backlog.admit(index, share);
                     }
                     Task::Done
                 }
@@ -64,6 +54,16 @@ impl Core {
                 Command::ProbePath { flow, len } => Task::ProbePath(flow, len),
                 Command::Ack { flow } => Task::Ack(flow),
                 Command::Drop { flow } => Task::Drop(flow),
+                Command::Expect { groups, number } => {
+                    state.expect(groups, number);
+                    Task::Done
+                }
+                Command::Yield { number } => {
+                    state.answers.yielding = Some(number);
+                    Task::Done
+                }
+                Command::Move { flow, to } => Task::Move(flow, to),
+                Command::Moved { to } => Task::Moved(to),
             });
             let Some(task) = task else { break };
             self.perform(task, port);
@@ -72,36 +72,34 @@ impl Core {
         count
     }
 
-    fn perform<P: Port + ?Sized>(&mut self, task: Task, port: &mut P) {
+    /// Does what a command asks for. If another core serves its flow, that core gets it.
+    pub(crate) fn perform<P: Port + ?Sized>(&mut self, task: Task, port: &mut P) {
         let Self { flows, homes, state, .. } = self;
-        match task {
-            Task::Done => {}
+        let done = match task {
+            Task::Done => Ok(()),
+            Task::Move(id, to) => return state.hand_over(flows, id, to),
+            Task::Moved(to) => return state.end_move(to),
+            Task::Transmit(id) => state.with(flows, homes, id, |s, w| s.rung(w, port)),
+            Task::Probe(id) => state.with(flows, homes, id, |s, w| s.probe(w, port)),
+            Task::ProbePath(id, len) => state.with(flows, homes, id, |s, w| s.probe_path(w, len, port)),
+            Task::Ack(id) => state.with(flows, homes, id, |s, w| {
+                w.f.rx.set(state::ACK_NOW);
+                s.finish(w, port);
+            }),
+            Task::Drop(id) => state.with(flows, homes, id, State::drop_flow),
+        };
+        match (done, task) {
+            (Err(Miss::Elsewhere(core)), _) => state.others.pass_on(core, task),
             // Handle the flow as if its application had rung; if the record is busy, look again in the next round.
-            Task::Transmit(id) => {
-                if state.with(flows, homes, id, |s, w| s.rung(w, port)) == Err(Miss::Busy) {
-                    state.backlog.push(id.0, flows.slot_of(id).0);
-                }
+            (Err(Miss::Busy), Task::Transmit(id)) => {
+                state.lists.backlog.push(id.0, flows.slot_of(id).0);
             }
+            // `Keeper::remove` has set LEAVING already: the acknowledgement timer will let go of the flow.
+            (Err(Miss::Busy), Task::Drop(id)) => state.lists.acks.push_front(id.0, state.now.as_ns()),
+            // The flow's region was removed before the flow.
+            (Err(Miss::Gone), Task::Drop(id)) => state.forget(flows, id),
             // A probe or challenge that finds the record busy is dropped: the slow path repeats it.
-            Task::Probe(id) => {
-                let _ = state.with(flows, homes, id, |s, w| s.probe(w, port));
-            }
-            Task::ProbePath(id, len) => {
-                let _ = state.with(flows, homes, id, |s, w| s.probe_path(w, len, port));
-            }
-            Task::Ack(id) => {
-                let _ = state.with(flows, homes, id, |s, w| {
-                    w.f.rx.set(state::ACK_NOW);
-                    s.finish(w, port);
-                });
-            }
-            Task::Drop(id) => match state.with(flows, homes, id, State::drop_flow) {
-                Ok(()) => {}
-                // `Keeper::remove` has set LEAVING already: the acknowledgement timer will let go of the flow.
-                Err(Miss::Busy) => state.acks.push_front(id.0, state.now.as_ns()),
-                // The flow's region was removed before the flow.
-                Err(Miss::Gone) => state.forget(flows, id),
-            },
+            _ => {}
         }
     }
 }

@@ -1,13 +1,17 @@
 //! The poll loop of one core, on one screen.
 
+use crate::board::Records;
 use crate::classify::{self, Seen};
 use crate::counters::Counters;
+use crate::flow_lists::FlowLists;
 use crate::meter::{Meter, Part};
+use crate::others::{Message, Others};
 use crate::setup::{Home, NEWS_MAX, ROUND, State, homes};
 use base::Instant;
 use base::limits::BATCH;
-use flow::{CommandReceiver, ExceptionSender, FlowId, Flows, News};
+use flow::{CommandReceiver, Consumer, ExceptionSender, FlowId, Flows, News};
 use port::{Batch, Capabilities, Port};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Receive-ring space is prefetched this many packets ahead: the packets' slots have arrived in the cache by then.
@@ -20,7 +24,7 @@ pub struct Progress {
     pub packets: u32,
     /// Number of application slots with a set doorbell bit.
     pub doorbells: u32,
-    /// Number of slow-path commands carried out.
+    /// Number of commands of the slow path, and of messages of other cores, carried out.
     pub commands: u32,
     /// Number of segments sent.
     pub sent: u32,
@@ -28,6 +32,8 @@ pub struct Progress {
     pub deadline: Instant,
     /// The slow path sleeps and has exceptions now: the caller writes its eventfd.
     pub wake_slow_path: bool,
+    /// One bit for each other core of the service that sleeps and has work now: the caller writes its eventfd.
+    pub wake_cores: u32,
 }
 
 impl Progress {
@@ -48,6 +54,10 @@ pub struct Core {
     pub(crate) index: u32,
     pub(crate) flows: Arc<Flows>,
     pub(crate) commands: CommandReceiver,
+    /// The ring from each core, in their order; that from this core holds what is parked. Empty for a core that is alone.
+    pub(crate) inboxes: Box<[Consumer<Message>]>,
+    /// Flows that were handed to this core and could not be taken in yet.
+    pub(crate) arriving: VecDeque<Message>,
     pub(crate) homes: Box<[Option<Home>]>,
     /// Indices of the regions with doorbells that this core looks at in each round. Those of the other applications rest.
     pub(crate) awake: Vec<u16>,
@@ -75,6 +85,8 @@ impl Core {
         Self {
             index: u32::from(index),
             commands,
+            inboxes: Box::new([]),
+            arriving: VecDeque::new(),
             homes: homes(config),
             awake: Vec::with_capacity(usize::from(config.regions)),
             batch: Batch::new(),
@@ -84,6 +96,18 @@ impl Core {
             state: State::new(index, config, exceptions, capabilities),
             flows,
         }
+    }
+
+    /// Joins the core with the other cores of its service. To be called before the first round.
+    #[must_use]
+    pub fn with_others(mut self, others: Others) -> Self {
+        let Others { senders, inboxes, records } = others;
+        if inboxes.is_empty() {
+            return self;
+        }
+        (self.state.others, self.inboxes) = (senders, inboxes);
+        self.state.records = Records::shared(records);
+        self
     }
 
     /// One round at `now`: commands, packets, applications, timers.
@@ -106,7 +130,8 @@ impl Core {
         (self.state.sent, self.state.is_port_full, self.state.left) = (0, false, ROUND);
         port.set_now(now);
         // Commands first, because packets of a new flow may come in the same round as the command that adds its region.
-        let commands = self.obey(port);
+        let mut commands = if self.inboxes.is_empty() { 0 } else { self.hear_others(port) };
+        commands += self.obey(port);
         let ahead = if self.state.is_crowded { self.packets_ahead(port, meter) } else { 0 };
         meter.enter(Part::Doorbells);
         let doorbells = self.applications(port, meter);
@@ -128,6 +153,7 @@ impl Core {
             sent: self.state.sent,
             deadline: self.deadline(port),
             wake_slow_path: self.state.exceptions.must_wake(),
+            wake_cores: std::mem::take(&mut self.state.wakes_cores) | self.state.others.must_wake(),
         }
     }
 
@@ -197,28 +223,24 @@ impl Core {
     /// Runs everything that depends on time: retries, paced flows, delayed acknowledgements, loss timers, lingering rings.
     fn timers<P: Port + ?Sized>(&mut self, port: &mut P) {
         let Self { flows, homes, state, .. } = self;
-        let State { pacer, backlog, now, .. } = state;
-        pacer.expire(*now, |flow| backlog.push(flow, flows.slot_of(FlowId(flow)).0));
-        state.backlog.resume(*now);
+        let FlowLists { pacer, backlog, .. } = &mut state.lists;
+        pacer.expire(state.now, |flow| backlog.push(flow, flows.slot_of(FlowId(flow)).0));
+        backlog.resume(state.now);
         state.take_turns(flows, homes, port);
         state.acknowledge_due(flows, homes, port);
         state.look_after(flows, homes, port);
         state.release_held(flows, homes, port);
         state.sweep_lent(flows, homes);
         state.sweep_grown(flows, homes);
-        if state.is_asking {
+        if state.lists.is_asking {
             state.ask_peers(flows, homes, port);
         }
         state.announce(flows, homes);
     }
 
     fn deadline<P: Port + ?Sized>(&self, port: &P) -> Instant {
-        let at = |front: Option<(u32, u64)>| front.map_or(Instant::NEVER, |(_, at)| Instant::from_ns(at));
-        let lists = at(self.state.acks.front()).min(at(self.state.lent.front()));
-        let lists = lists.min(at(self.state.due.front())).min(self.state.looks.next_deadline());
-        let lists = lists.min(at(self.state.grown.front())).min(at(self.state.held.front()));
-        let lists = lists.min(self.state.backlog.next_deadline());
-        lists.min(self.state.pacer.next_deadline()).min(port.next_deadline()).min(self.state.debt_deadline())
+        let lists = self.state.lists.next_deadline();
+        lists.min(port.next_deadline()).min(self.state.debt_deadline())
     }
 
     /// Contexts of applications that sleep and have news: the caller writes the eventfd of each, in this round.

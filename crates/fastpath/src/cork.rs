@@ -25,20 +25,20 @@ impl State {
         let is_word_over = advice & application_flags::CORK == 0 && !self.is_rung;
         let is_urgent = self.urgent_of == w.id.0;
         if self.is_pushing || pushed_to == end || is_word_over || is_urgent || is_starved(w) {
-            self.held.remove(w.id.0);
+            self.lists.held.remove(w.id.0);
             return false;
         }
         if w.f.tx.in_flight() > 0 {
             // The timer starts when the data in flight is acknowledged.
-            self.held.remove(w.id.0);
+            self.lists.held.remove(w.id.0);
             return true;
         }
         let from = w.f.tx.tx_una as u32;
-        if w.f.cold.held_from != from || !self.held.contains(w.id.0) {
+        if w.f.cold.held_from != from || !self.lists.held.contains(w.id.0) {
             w.f.cold.held_from = from;
-            self.held.remove(w.id.0);
+            self.lists.held.remove(w.id.0);
             let time = w.f.cold.rto.max(HOLD_MIN).min(HOLD_MAX);
-            self.held.push_back(w.id.0, self.now.plus(time).as_ns());
+            self.lists.held.push_back(w.id.0, self.now.plus(time).as_ns());
         }
         true
     }
@@ -52,7 +52,7 @@ impl State {
         port: &mut P,
     ) {
         for _ in 0..TIMERS_MAX {
-            let Some(flow) = self.held.pop_due(self.now.as_ns()) else { return };
+            let Some(flow) = self.lists.held.pop_due(self.now.as_ns()) else { return };
             let done = self.with(flows, homes, FlowId(flow), |state, w| {
                 let is_same = w.f.tx.in_flight() == 0 && w.f.tx.tx_una as u32 == w.f.cold.held_from;
                 if is_same && !w.f.rx.has(state::LEAVING) {
@@ -62,7 +62,7 @@ impl State {
                 }
             });
             if done == Err(Miss::Busy) {
-                return self.held.push_front(flow, self.now.as_ns());
+                return self.lists.held.push_front(flow, self.now.as_ns());
             }
         }
     }

@@ -24,11 +24,13 @@ pub enum Cause {
     ExceptionLost,
     /// The port had no room; the segment is sent later.
     PortFull,
+    /// The ring to the core that serves the flow, or the room for frames of flows that are to come, was full.
+    CoreFull,
 }
 
 impl Cause {
     /// All causes, in the order of their counters.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Paws,
         Self::Unacceptable,
         Self::BadAck,
@@ -38,6 +40,7 @@ impl Cause {
         Self::Busy,
         Self::ExceptionLost,
         Self::PortFull,
+        Self::CoreFull,
     ];
 
     /// The cause's name in metrics.
@@ -53,6 +56,7 @@ impl Cause {
             Self::Busy => "busy",
             Self::ExceptionLost => "exception_lost",
             Self::PortFull => "port_full",
+            Self::CoreFull => "core_full",
         }
     }
 }
@@ -88,6 +92,10 @@ pub struct Counters {
     pub doorbells: u64,
     /// Number of frames handed to the slow path.
     pub exceptions: u64,
+    /// Number of flows taken in from other cores.
+    pub moved_in: u64,
+    /// Number of flows handed over to other cores.
+    pub moved_out: u64,
     /// Number of slots given up because their application broke the rules of the shared memory.
     pub violations: u64,
     drops: [u64; DropReason::COUNT],
@@ -111,6 +119,8 @@ impl Default for Counters {
             out_of_order: 0,
             doorbells: 0,
             exceptions: 0,
+            moved_in: 0,
+            moved_out: 0,
             violations: 0,
             drops: [0; DropReason::COUNT],
             causes: [0; Cause::ALL.len()],

@@ -25,7 +25,7 @@ impl State {
             self.tell_sender(w);
         }
         if !self.push_events(w.id, &mut w.f) {
-            self.owed.push_back(w.id.0, 0);
+            self.lists.owed.push_back(w.id.0, 0);
         }
     }
 
@@ -97,8 +97,7 @@ impl State {
     /// answers with another RST (RFC 9293 section 3.10.7.1).
     #[cold]
     pub(crate) fn ask_peer(&mut self, flow: FlowId) {
-        self.asked[flow.0 as usize / 64] |= 1 << (flow.0 % 64);
-        self.is_asking = true;
+        self.lists.ask(flow);
     }
 
     /// Sends an acknowledgement on each flow marked by `ask_peer`.
@@ -109,14 +108,14 @@ impl State {
         homes: &mut [Option<Home>],
         port: &mut P,
     ) {
-        self.is_asking = false;
-        for word in 0..self.asked.len() {
-            let mut bits = std::mem::take(&mut self.asked[word]);
+        self.lists.is_asking = false;
+        for word in 0..self.lists.asked.len() {
+            let mut bits = std::mem::take(&mut self.lists.asked[word]);
             while bits != 0 {
                 let flow = FlowId(64 * word as u32 + bits.trailing_zeros());
                 bits &= bits - 1;
                 let done = self.with(flows, homes, flow, |state, w| {
-                    if w.f.rx.core == state.index && !w.f.rx.has(state::LEAVING) {
+                    if !w.f.rx.has(state::LEAVING) {
                         w.f.rx.set(state::ACK_NOW);
                         state.finish(w, port);
                     }
@@ -147,12 +146,12 @@ impl Core {
     pub(crate) fn pay_debts(&mut self) {
         let Self { flows, state, .. } = self;
         for _ in 0..TIMERS_MAX {
-            let Some(flow) = state.owed.pop_due(0) else { return };
+            let Some(flow) = state.lists.owed.pop_due(0) else { return };
             let id = FlowId(flow);
             let paid =
                 flows.lock_briefly(id).is_some_and(|mut guard| state.push_events(id, &mut guard.parts()));
             if !paid {
-                return state.owed.push_front(flow, 0);
+                return state.lists.owed.push_front(flow, 0);
             }
         }
     }

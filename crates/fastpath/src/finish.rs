@@ -2,6 +2,7 @@
 
 use crate::backlog::Turn;
 use crate::setup::{Home, Miss, ROUND, State, TIMERS_MAX, Work};
+use crate::task::Task;
 use flow::{FlowId, Flows, state};
 use port::Port;
 
@@ -19,7 +20,7 @@ impl State {
             self.transmit(w, port);
         } else {
             // The slow path counts the data in flight as lost. Carried out when all packets that wait have been handled.
-            self.due.push_back(w.id.0, 0);
+            self.lists.due.push_back(w.id.0, 0);
         }
         self.acknowledge(w, port);
         self.watch_window(w);
@@ -39,16 +40,19 @@ impl State {
         homes: &mut [Option<Home>],
         port: &mut P,
     ) {
-        for _ in 0..self.backlog.len().min(TIMERS_MAX as u32) {
-            let Some(Turn { flow, region }) = self.backlog.next() else { return };
+        for _ in 0..self.lists.backlog.len().min(TIMERS_MAX as u32) {
+            let Some(Turn { flow, region }) = self.lists.backlog.next() else { return };
             let before = self.counters.bytes_out;
             self.is_turn = true;
             let done = self.with(flows, homes, FlowId(flow), |state, w| state.finish(w, port));
             self.is_turn = false;
-            if done == Err(Miss::Busy) {
-                self.backlog.push(flow, region);
+            match done {
+                Ok(()) | Err(Miss::Gone) => {}
+                Err(Miss::Busy) => self.lists.backlog.push(flow, region),
+                // A command to send came for a record that was busy, after the flow had moved.
+                Err(Miss::Elsewhere(core)) => self.others.pass_on(core, Task::Transmit(FlowId(flow))),
             }
-            self.backlog.charge(region, (self.counters.bytes_out - before) as u32);
+            self.lists.backlog.charge(region, (self.counters.bytes_out - before) as u32);
             if self.is_port_full || self.left < ROUND / 2 {
                 return;
             }

@@ -30,7 +30,7 @@ impl State {
             give_back(w, ring);
         }
         (w.f.rx.rx_ring, w.f.cold.rx_old) = (0, 0);
-        self.unlist(w.id);
+        self.lists.take_out(w.id);
         self.records.take_back(w.f.cold);
         w.f.rx.clear(state::LIVE);
         Self::owe_only(&mut w.f, rare::DROPPED);
@@ -49,18 +49,7 @@ impl State {
         Self::owe_only(&mut f, rare::DROPPED);
         self.records.take_back(f.cold);
         drop(guard);
-        self.unlist(id);
-        self.owed.push_front(id.0, 0);
-    }
-
-    /// Takes the flow out of everything that this core lists flows in. What stayed would act on the next flow with this id.
-    fn unlist(&mut self, id: FlowId) {
-        let lists =
-            [&mut self.acks, &mut self.owed, &mut self.lent, &mut self.grown, &mut self.held, &mut self.due];
-        lists.into_iter().for_each(|list| list.remove(id.0));
-        self.backlog.remove(id.0);
-        self.pacer.remove(id.0);
-        self.looks.remove(id.0);
-        self.asked[id.0 as usize / 64] &= !(1 << (id.0 % 64));
+        self.lists.take_out(id);
+        self.lists.owed.push_front(id.0, 0);
     }
 }

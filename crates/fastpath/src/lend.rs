@@ -52,7 +52,7 @@ impl State {
     fn lend_first(&mut self, w: &mut Work<'_>, need: usize) -> usize {
         let Some(ring) = self.take_ring(w, need, 0) else { return 0 };
         w.f.rx.lend_bare(w.own, ring);
-        self.lent.push_back(w.id.0, self.now.plus(self.config.ring_linger).as_ns());
+        self.lists.lent.push_back(w.id.0, self.now.plus(self.config.ring_linger).as_ns());
         ring.size() as usize
     }
 
@@ -86,7 +86,7 @@ impl State {
         if let Some(before) = before {
             give_back(w, before);
         }
-        self.lent.push_back(w.id.0, self.now.plus(self.config.ring_linger).as_ns());
+        self.lists.lent.push_back(w.id.0, self.now.plus(self.config.ring_linger).as_ns());
         sender.space()
     }
 
@@ -213,7 +213,7 @@ impl State {
             self.set_window(w, log2);
             return;
         }
-        self.grown.push_back(w.id.0, self.now.plus(IDLE).as_ns());
+        self.lists.grown.push_back(w.id.0, self.now.plus(IDLE).as_ns());
     }
 
     /// Sets the window's size to `1 << log2`, as far as the application's budget allows. False when it does not.
@@ -239,13 +239,13 @@ impl State {
         }
         (w.f.cold.epoch_tail, w.f.cold.epoch_at) = (w.f.rx.rx_tail, self.now);
         w.f.cold.quick = QUICK_SEGMENTS;
-        self.grown.remove(w.id.0);
+        self.lists.grown.remove(w.id.0);
     }
 
     /// Checks the windows that have grown: shrinks those of flows that have become idle.
     pub(crate) fn sweep_grown(&mut self, flows: &Flows, homes: &mut [Option<Home>]) {
         for _ in 0..crate::setup::TIMERS_MAX {
-            let Some(flow) = self.grown.pop_due(self.now.as_ns()) else { return };
+            let Some(flow) = self.lists.grown.pop_due(self.now.as_ns()) else { return };
             let done = self.with(flows, homes, FlowId(flow), |state, w| {
                 let patience = IDLE.max(w.f.cold.rto.times(2));
                 // The flow is idle, too, if its application has stopped reading and unread data is kept for it.
@@ -255,11 +255,11 @@ impl State {
                 if is_idle {
                     state.shrink(w);
                 } else {
-                    state.grown.push_back(w.id.0, state.now.plus(IDLE).as_ns());
+                    state.lists.grown.push_back(w.id.0, state.now.plus(IDLE).as_ns());
                 }
             });
             if done == Err(Miss::Busy) {
-                self.grown.push_back(flow, self.now.plus(IDLE).as_ns());
+                self.lists.grown.push_back(flow, self.now.plus(IDLE).as_ns());
             }
         }
     }
@@ -271,7 +271,7 @@ impl State {
         let (Some(ring), true) = (w.f.rx.ring(), w.f.rx.unread() == 0 && w.f.rx.intervals == 0) else {
             return;
         };
-        let lingers = ring.size() >= PROMPT || self.lent.len() <= FEW;
+        let lingers = ring.size() >= PROMPT || self.lists.lent.len() <= FEW;
         if lingers && !is_oversized(w, ring) && !self.is_quiet(w) {
             return;
         }
@@ -284,7 +284,7 @@ impl State {
             && let Some(ring) = w.f.rx.give_back()
         {
             give_back(w, ring);
-            self.lent.remove(w.id.0);
+            self.lists.lent.remove(w.id.0);
         }
     }
 
@@ -299,9 +299,9 @@ impl State {
     /// Checks rings that have lingered long enough: gives them back, or asks the application to ring when it has read its data.
     pub(crate) fn sweep_lent(&mut self, flows: &Flows, homes: &mut [Option<Home>]) {
         for _ in 0..crate::setup::TIMERS_MAX {
-            let Some(flow) = self.lent.pop_due(self.now.as_ns()) else { return };
+            let Some(flow) = self.lists.lent.pop_due(self.now.as_ns()) else { return };
             if self.with(flows, homes, FlowId(flow), Self::sweep) == Err(Miss::Busy) {
-                self.lent.push_back(flow, self.now.plus(self.config.ring_linger).as_ns());
+                self.lists.lent.push_back(flow, self.now.plus(self.config.ring_linger).as_ns());
             }
         }
     }
@@ -319,7 +319,7 @@ impl State {
             return;
         }
         if !self.is_quiet(w) || low_water::is_waiting(w) {
-            self.lent.push_back(w.id.0, self.now.plus(self.config.ring_linger).as_ns());
+            self.lists.lent.push_back(w.id.0, self.now.plus(self.config.ring_linger).as_ns());
         } else {
             self.want_space(w);
         }
@@ -348,10 +348,14 @@ impl State {
 
     /// When unfinished work needs another round: at once, or in 100 us if the slow path or the port must make room first.
     pub(crate) fn debt_deadline(&self) -> Instant {
-        if !self.backlog.is_empty() && !self.is_port_full || !self.told.is_empty() {
+        if !self.lists.backlog.is_empty() && !self.is_port_full || !self.lists.told.is_empty() {
             return self.now;
         }
-        let owes = self.owed.front().is_some() || !self.backlog.is_empty() || self.is_asking;
+        let is_moving = self.others.is_joined() && self.is_moving();
+        let owes = is_moving
+            || self.lists.owed.front().is_some()
+            || !self.lists.backlog.is_empty()
+            || self.lists.is_asking;
         if owes { self.now.plus(Duration::from_us(100)) } else { Instant::NEVER }
     }
 }

@@ -89,6 +89,22 @@ impl Links {
         true
     }
 
+    /// Puts a flow that is in no list behind the flow `after`, plus 1, of the list `ends`.
+    fn insert_after(&mut self, ends: &mut Ends, after: u32, flow: u32, value: u64) {
+        let next = self.next(after - 1);
+        self.places[flow as usize] = [links(next, after), value];
+        self.set_next(after, flow + 1);
+        match next {
+            END => ends.last = flow + 1,
+            next => self.set_prev(next, flow + 1),
+        }
+    }
+
+    /// The link to the flow before, plus 1; or `END`.
+    fn prev(&self, flow: u32) -> u32 {
+        (self.places[flow as usize][0] >> 32) as u32
+    }
+
     #[inline]
     fn next(&self, flow: u32) -> u32 {
         self.places[flow as usize][0] as u32
@@ -188,6 +204,37 @@ impl List {
         self.len += 1;
     }
 
+    /// Adds a flow that is in no list of these links by its time, in a list by time. If that place is not among the last `NEAR`, it comes to
+    /// the front, no later than the first: its time comes too early, but that of no flow comes late.
+    pub(crate) fn insert(&mut self, flow: u32, at: u64) {
+        /// Places of the list that are looked at.
+        const NEAR: usize = 64;
+        let mut after = self.ends.last;
+        for _ in 0..NEAR {
+            if after == END || self.links.value(after - 1) <= at {
+                break;
+            }
+            after = self.links.prev(after - 1);
+        }
+        let is_near = after == END || self.links.value(after - 1) <= at;
+        match (is_near, self.front()) {
+            (true, _) if after != END => {
+                self.links.insert_after(&mut self.ends, after, flow, at);
+                self.len += 1;
+            }
+            (false, Some((_, first))) => self.push_front(flow, at.min(first)),
+            _ => self.push_front(flow, at),
+        }
+    }
+
+    /// Takes a flow out. The time that it came with, if it was in the list.
+    pub(crate) fn take(&mut self, flow: u32) -> Option<u64> {
+        self.contains(flow).then(|| {
+            self.remove(flow);
+            self.links.value(flow)
+        })
+    }
+
     /// Takes a flow out, if it is in the list.
     #[inline(always)]
     pub(crate) fn remove(&mut self, flow: u32) {
@@ -228,6 +275,24 @@ mod tests {
             }
             assert_eq!(list.front().map(|f| f.0), oracle.front().copied());
             assert!(list.iter().eq(oracle.iter().copied()));
+        }
+    }
+
+    #[test]
+    fn a_flow_is_inserted_by_its_time_and_never_makes_another_late() {
+        let flows = 200;
+        let (mut list, mut rng) = (List::new(flows), Seed::new(2));
+        for flow in 0..flows as u32 {
+            let at = rng.below(1000);
+            let before: Vec<u64> = list.iter().map(|flow| list.links.value(flow)).collect();
+            list.insert(flow, at);
+            let times: Vec<u64> = list.iter().map(|flow| list.links.value(flow)).collect();
+            assert!(times.is_sorted() && times.len() == before.len() + 1);
+            let is_near = before.len() <= 64 || before[before.len() - 65] <= at;
+            let expected = if is_near { at } else { at.min(before[0]) };
+            assert_eq!(list.take(flow), Some(expected));
+            assert_eq!((list.take(flow), list.len() as usize), (None, before.len()));
+            list.insert(flow, at);
         }
     }
 }

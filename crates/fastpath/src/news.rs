@@ -4,7 +4,8 @@
 //! doorbell bit is a locked operation on a line that its owner polls. One barrier serves all positions published before it, and one
 //! locked operation serves 64 slots.
 
-use crate::setup::{Home, Miss, State, TOLD_MAX, Told, WAKES_MAX, Work};
+use crate::flow_lists::{TOLD_MAX, Told};
+use crate::setup::{Home, Miss, State, WAKES_MAX, Work};
 use flow::{FlowId, Flows, News, event, state};
 use queue::stream;
 
@@ -12,9 +13,9 @@ impl State {
     /// Notes that the application has news: its doorbell rings together with the others', once per flow and batch.
     #[inline]
     pub(crate) fn tell(&mut self, w: &mut Work<'_>) {
-        if self.wakes.len() + self.told.len() >= WAKES_MAX {
+        if self.wakes.len() + self.lists.told.len() >= WAKES_MAX {
             // The caller has yet to write WAKES_MAX eventfds: tell in the next round.
-            return self.acks.push_front(w.id.0, self.now.as_ns());
+            return self.lists.acks.push_front(w.id.0, self.now.as_ns());
         }
         w.f.rx.clear(state::TELL);
         self.note(w, true, false);
@@ -25,12 +26,12 @@ impl State {
     #[inline]
     pub(crate) fn acknowledge_bytes(&mut self, w: &mut Work<'_>) {
         stream::note_consumed(w.own, w.f.tx.tx_una);
-        if self.told.len() == TOLD_MAX {
+        if self.lists.told.len() == TOLD_MAX {
             stream::barrier();
         }
         if stream::wants_space(w.peer) {
             w.f.rx.events |= event::SPACE;
-        } else if self.told.len() < TOLD_MAX {
+        } else if self.lists.told.len() < TOLD_MAX {
             // The application may begin to wait at this moment: `announce` checks again after its barrier.
             self.note(w, false, true);
         }
@@ -38,12 +39,12 @@ impl State {
 
     #[inline(always)]
     pub(crate) fn note(&mut self, w: &Work<'_>, has_news: bool, is_acknowledged: bool) {
-        match self.told.last_mut() {
+        match self.lists.told.last_mut() {
             Some(last) if last.flow == w.id => {
                 last.has_news |= has_news;
                 last.is_acknowledged |= is_acknowledged;
             }
-            _ => self.told.push(Told {
+            _ => self.lists.told.push(Told {
                 flow: w.id,
                 slot: w.f.rx.slot,
                 region: w.f.rx.region,
@@ -58,12 +59,12 @@ impl State {
     pub(crate) fn announce(&mut self, flows: &Flows, homes: &mut [Option<Home>]) {
         let (mut next, mut kept) = (0, 0);
         // `tell_of_space` adds entries behind the others: they are announced in the next pass.
-        while next < self.told.len() {
-            let end = self.told.len();
+        while next < self.lists.told.len() {
+            let end = self.lists.told.len();
             stream::barrier();
             let mut bell = Bell::default();
             for i in next..end {
-                let told = self.told[i];
+                let told = self.lists.told[i];
                 if self.resting > 0 {
                     // An application with news rings soon.
                     self.rouse(homes, told.region);
@@ -79,14 +80,14 @@ impl State {
                     && stream::wants_space(peer)
                     && self.tell_of_space(flows, homes, told.flow) == Err(Miss::Busy)
                 {
-                    self.told[kept] = Told { has_news: false, ..told };
+                    self.lists.told[kept] = Told { has_news: false, ..told };
                     kept += 1;
                 }
             }
             self.wakes.extend(bell.ring(homes));
             next = end;
         }
-        self.told.truncate(kept);
+        self.lists.told.truncate(kept);
     }
 
     /// Adds the slot's bit to `bell`; if it lies in another word than the bits collected, rings for these first.

@@ -59,7 +59,7 @@ impl State {
         }
         let after = rx.rcv_nxt;
         if rx.intervals == 0 {
-            self.lent.push_back(w.id.0, self.now.plus(self.config.ring_linger).as_ns());
+            self.lists.lent.push_back(w.id.0, self.now.plus(self.config.ring_linger).as_ns());
         }
         // "... when the receiver ... fills in all or part of a gap": at once, for the sender's recovery (RFC 5681 section 4.2).
         w.f.rx.set(state::ACK_NOW);
@@ -70,7 +70,7 @@ impl State {
     #[cold]
     pub(crate) fn drop_ahead(&mut self, w: &mut Work<'_>) {
         w.f.rx.intervals = 0;
-        self.lent.push_back(w.id.0, self.now.plus(self.config.ring_linger).as_ns());
+        self.lists.lent.push_back(w.id.0, self.now.plus(self.config.ring_linger).as_ns());
     }
 }
 

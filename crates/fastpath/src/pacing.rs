@@ -41,12 +41,12 @@ impl State {
         let burst = time(if is_strict(cold) { limited } else { BURST });
         let full = Instant::from_ns(self.now.as_ns().saturating_sub(burst.as_ns()));
         if self.now < cold.pace_at {
-            self.pacer.wait(w.id.0, cold.pace_at);
+            self.lists.pacer.wait(w.id.0, cold.pace_at);
             return false;
         }
         let limits = w.region.limits();
         if self.now < limits.next() {
-            self.backlog.rest(w.f.rx.region, limits.next());
+            self.lists.backlog.rest(w.f.rx.region, limits.next());
             self.wait_for_turn(w);
             return false;
         }
@@ -54,7 +54,7 @@ impl State {
         limits.take(self.now, len);
         if self.now < limits.next() {
             // At once, so that no flow of the application has a turn in which it cannot send.
-            self.backlog.rest(w.f.rx.region, limits.next());
+            self.lists.backlog.rest(w.f.rx.region, limits.next());
         }
         true
     }

@@ -1,8 +1,9 @@
 //! Header prediction: a segment or doorbell of the common kind is recognised by a few comparisons and handled here. All others go
 //! to `receive`, `transmit` and `finish`, which have the same effect on the common kind but check everything.
 
+use crate::flow_lists::TOLD_MAX;
 use crate::payload::{data_len, read};
-use crate::setup::{State, TOLD_MAX, WAKES_MAX, Work};
+use crate::setup::{State, WAKES_MAX, Work};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use flow::{FlowMut, ReceiveLine, state};
 use port::Port;
@@ -97,7 +98,7 @@ impl State {
             && len <= longest.min(rx.promised())
             && cold.backoff == 0
             && w.peer.flags.load(Acquire) & SPEAKS == 0
-            && self.told.len() + self.wakes.len() < WAKES_MAX;
+            && self.lists.told.len() + self.wakes.len() < WAKES_MAX;
         if !(is_expected && is_calm(&w.f, ASKED)) {
             return Predicted::No;
         }
@@ -192,7 +193,7 @@ impl State {
         let rx = &mut *w.f.rx;
         if waiting > 0 && !rx.has(state::ACK_DUE) {
             rx.set(state::ACK_DUE);
-            self.acks.push_back(w.id.0, self.now.plus(self.config.delayed_ack).as_ns());
+            self.lists.acks.push_back(w.id.0, self.now.plus(self.config.delayed_ack).as_ns());
         }
         true
     }

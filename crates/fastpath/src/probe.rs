@@ -1,6 +1,7 @@
 //! Loss timers of flows with data in flight: the reordering timer (RFC 8985 section 6.2), tail loss probes (section 7),
 //! retransmissions that get no answer, and timeouts that the slow path has decided on.
 
+use crate::flow_lists::FlowLists;
 use crate::rack::News;
 use crate::setup::{Home, Miss, State, TIMERS_MAX, Work};
 use base::{Duration, Instant};
@@ -52,22 +53,22 @@ impl State {
     /// Starts the loss timer, or shortens it if it runs too long.
     #[inline(never)]
     pub(crate) fn watch_soon(&mut self, w: &mut Work<'_>) {
-        let others = EACH.times(u64::from(self.looks.len()));
+        let others = EACH.times(u64::from(self.lists.looks.len()));
         let at = self.now.plus(Self::patience(&w.f)).plus(others);
         // The timer may be set for the probe of a lone segment, which comes much later.
-        if !w.f.rx.has(state::WATCHED) || at < self.looks.at(w.id.0) {
+        if !w.f.rx.has(state::WATCHED) || at < self.lists.looks.at(w.id.0) {
             w.f.rx.set(state::WATCHED);
-            self.looks.remove(w.id.0);
-            self.looks.wait(w.id.0, at);
+            self.lists.looks.remove(w.id.0);
+            self.lists.looks.wait(w.id.0, at);
         }
     }
 
     /// Sets the loss timer to `at`, or stops it.
     fn watch_until(&mut self, w: &mut Work<'_>, at: Option<Instant>) {
-        self.looks.remove(w.id.0);
+        self.lists.looks.remove(w.id.0);
         w.f.rx.clear(state::WATCHED);
         let Some(at) = at else { return };
-        self.looks.wait(w.id.0, at);
+        self.lists.looks.wait(w.id.0, at);
         // WATCHED means that the timer is early enough for data sent meanwhile. It is not if `at` is late, unless that data is a lone
         // segment again, because the probe of that one comes as late.
         if at <= self.now.plus(Self::patience(&w.f)) || Self::is_lone(&w.f) {
@@ -96,13 +97,13 @@ impl State {
             return;
         }
         self.rounds_full = 0;
-        let Self { looks, due, .. } = self;
+        let FlowLists { looks, due, .. } = &mut self.lists;
         looks.expire(self.now, |flow| due.push_back(flow, 0));
         for i in 0..TIMERS_MAX {
             if i % AHEAD == 0 {
-                self.due.iter().take(AHEAD).for_each(|flow| flows.prefetch_waiting(FlowId(flow)));
+                self.lists.due.iter().take(AHEAD).for_each(|flow| flows.prefetch_waiting(FlowId(flow)));
             }
-            let Some(flow) = self.due.pop_due(0) else { return };
+            let Some(flow) = self.lists.due.pop_due(0) else { return };
             let done = self.with(flows, homes, FlowId(flow), |state, w| {
                 w.f.rx.clear(state::WATCHED);
                 if w.f.rx.has(state::LEAVING) || w.f.tx.snd_una == w.f.tx.snd_max {
@@ -115,7 +116,7 @@ impl State {
                 }
             });
             if done == Err(Miss::Busy) {
-                self.due.push_back(flow, 0);
+                self.lists.due.push_back(flow, 0);
                 return;
             }
         }

@@ -113,7 +113,7 @@ impl State {
     pub(crate) fn note_acknowledged(&mut self, w: &mut Work<'_>) {
         w.f.rx.last_ack = w.f.rx.rcv_nxt;
         if w.f.rx.has(state::ACK_DUE) {
-            self.acks.remove(w.id.0);
+            self.lists.acks.remove(w.id.0);
         }
         w.f.rx.clear(state::ACK_NOW | state::ACK_DUE);
     }

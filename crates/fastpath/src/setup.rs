@@ -1,10 +1,11 @@
 //! The data structures that a core owns, made once.
 
-use crate::backlog::Backlog;
+use crate::answers::Answers;
 use crate::board::Records;
 use crate::counters::Counters;
-use crate::lists::List;
-use crate::wheel::Pacer;
+use crate::flow_lists::{FlowLists, TOLD_MAX};
+use crate::others::Senders;
+use crate::task::Task;
 use base::Instant;
 use base::limits::BATCH;
 use flow::{AppRegion, Config, ExceptionSender, FlowId, FlowMut, News};
@@ -22,8 +23,6 @@ pub(crate) const WAKES_MAX: usize = 2048;
 pub(crate) const COMMANDS_MAX: usize = 256;
 /// Most flows handled for one kind of timer in one round.
 pub(crate) const TIMERS_MAX: usize = 256;
-/// Most entries of `told`: news and acknowledgements of as many flows as may have a turn in one round.
-pub(crate) const TOLD_MAX: usize = 2 * WAKES_MAX;
 /// Most lost segments of one flow sent again in one turn.
 pub(crate) const TURN: usize = 16;
 /// Bytes of payload after which a round gives no further flow a turn: a packet or doorbell that comes meanwhile waits for this time. A
@@ -35,7 +34,7 @@ pub(crate) const EXPRESS: u32 = 16 << 10;
 /// Value of `urgent_of` for no flow.
 pub(crate) const NO_FLOW: u32 = u32::MAX;
 
-const _: () = assert!(BATCH + COMMANDS_MAX + 5 * TIMERS_MAX <= WAKES_MAX);
+const _: () = assert!(BATCH + COMMANDS_MAX + 5 * TIMERS_MAX <= WAKES_MAX && TOLD_MAX == 2 * WAKES_MAX);
 
 /// An application region as this core uses it.
 #[derive(Debug)]
@@ -80,18 +79,8 @@ pub(crate) enum Miss {
     Busy,
     /// The record is free, or the flow's region is gone.
     Gone,
-}
-
-/// A slot with news for its application, to be told at the end of the stage.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Told {
-    pub(crate) flow: FlowId,
-    pub(crate) slot: u32,
-    pub(crate) region: u16,
-    /// Data, FIN or space has come for the application to see.
-    pub(crate) has_news: bool,
-    /// Bytes it has sent were acknowledged, and it did not wait for space when that was last checked.
-    pub(crate) is_acknowledged: bool,
+    /// Another core serves the flow; with `flow::IN_TRANSIT`, the core that will, which may be this one.
+    Elsewhere(u8),
 }
 
 /// The state of a core except flows, regions and batch, which are borrowed separately.
@@ -100,7 +89,7 @@ pub(crate) struct State {
     pub(crate) now: Instant,
     /// `now` in microseconds, modulo 2^32: computed once a round.
     pub(crate) now_us: u32,
-    /// The core's index. Lists and loss records belong to this core only: it touches no flow that another core serves.
+    /// The core's index. Lists and borrowed loss records belong to this core only: it touches no flow that another core serves.
     pub(crate) index: u8,
     pub(crate) config: Config,
     pub(crate) capabilities: Capabilities,
@@ -109,34 +98,26 @@ pub(crate) struct State {
     pub(crate) burst_v4: u32,
     pub(crate) burst_v6: u32,
     pub(crate) exceptions: ExceptionSender,
-    /// Flows with a delayed acknowledgement, by its time.
-    pub(crate) acks: List,
-    /// Flows with something to send that wait for their turn.
-    pub(crate) backlog: Backlog,
+    /// The rings to the other cores.
+    pub(crate) others: Senders,
+    /// A command to hand a flow over that cannot be carried out yet; those behind it wait.
+    pub(crate) stalled: Option<Task>,
+    /// Flows have come: what is parked is to be looked at.
+    pub(crate) has_arrivals: bool,
+    /// What the core is to tell the slow path of flows that move.
+    pub(crate) answers: Answers,
+    /// One bit for each other core that has a doorbell bit set for it and sleeps.
+    pub(crate) wakes_cores: u32,
+    /// Everything that this core lists flows in.
+    pub(crate) lists: FlowLists,
     /// True while a flow of the backlog has its turn.
     pub(crate) is_turn: bool,
     /// Bytes that are left of this round's.
     pub(crate) left: u32,
-    /// Flows with an event for the slow path that did not fit in the exception ring.
-    pub(crate) owed: List,
-    /// One bit per flow: a RST of it was lost, so the core acknowledges to make the peer send it again.
-    pub(crate) asked: Box<[u64]>,
-    /// Some bit of `asked` is set.
-    pub(crate) is_asking: bool,
-    /// Flows that hold a receive ring, by the time to check it.
-    pub(crate) lent: List,
-    /// Flows with a grown receive window, by the time to check whether they are idle.
-    pub(crate) grown: List,
-    /// Flows with a partial segment held back by the application (`TCP_CORK`, `MSG_MORE`), by the time at which it is sent.
-    pub(crate) held: List,
     /// True while a doorbell of the flow's application is being handled.
     pub(crate) is_rung: bool,
     /// True while a segment is sent that was held back.
     pub(crate) is_pushing: bool,
-    /// Flows with data in flight, by the time of their loss timer.
-    pub(crate) looks: Pacer,
-    /// Flows with an expired loss timer.
-    pub(crate) due: List,
     /// The last batch was full: packets may still wait in the port.
     pub(crate) is_crowded: bool,
     /// The last round handled express packets, and left the others in the port.
@@ -145,11 +126,8 @@ pub(crate) struct State {
     pub(crate) rounds_full: u32,
     /// Loss records, borrowed by flows with losses or long windows.
     pub(crate) records: Records,
-    pub(crate) pacer: Pacer,
     pub(crate) counters: Counters,
     pub(crate) wakes: Vec<News>,
-    /// Slots to tell at the end of the stage.
-    pub(crate) told: Vec<Told>,
     /// Number of applications that rest, and the regions of those that rested until now.
     pub(crate) resting: u32,
     pub(crate) roused: Vec<u16>,
@@ -185,28 +163,22 @@ impl State {
             burst_v4: if capabilities.tso_v4 { room } else { 0 },
             burst_v6: if capabilities.tso_v6 { room } else { 0 },
             exceptions,
-            acks: List::new(flows),
-            backlog: Backlog::new(flows, usize::from(config.regions)),
+            others: Senders::default(),
+            stalled: None,
+            has_arrivals: false,
+            answers: Answers::default(),
+            wakes_cores: 0,
+            lists: FlowLists::new(flows, usize::from(config.regions)),
             is_turn: false,
             left: 0,
-            owed: List::new(flows),
-            asked: vec![0; flows.div_ceil(64)].into_boxed_slice(),
-            is_asking: false,
-            lent: List::new(flows),
-            grown: List::new(flows),
-            held: List::new(flows),
             is_rung: false,
             is_pushing: false,
-            looks: Pacer::new(flows),
-            due: List::new(flows),
             is_crowded: false,
             is_short: false,
             rounds_full: 0,
             records: Records::new(flows),
-            pacer: Pacer::new(flows),
             counters: Counters::default(),
             wakes: Vec::with_capacity(WAKES_MAX),
-            told: Vec::with_capacity(TOLD_MAX),
             resting: 0,
             roused: Vec::with_capacity(usize::from(config.regions)),
             identification: 0,

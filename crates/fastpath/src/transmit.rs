@@ -40,10 +40,10 @@ impl State {
     /// Sends what may be sent now. A flow with more to send than [`EXPRESS`] waits for its turn if others wait for theirs.
     #[inline]
     pub(crate) fn transmit<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
-        if !self.is_turn && self.backlog.contains(w.id.0) && !self.is_pushing {
+        if !self.is_turn && self.lists.backlog.contains(w.id.0) && !self.is_pushing {
             return;
         }
-        let is_crowded = !self.is_turn && !self.is_pushing && !self.backlog.is_empty();
+        let is_crowded = !self.is_turn && !self.is_pushing && !self.lists.backlog.is_empty();
         let mut most = match self.is_turn {
             true => QUANTUM,
             false if is_crowded => self.left.min(express_most(w.f.tx.traffic)),
@@ -83,7 +83,7 @@ impl State {
     /// The flow has more to send: it waits behind the other flows of its application.
     #[inline]
     pub(crate) fn wait_for_turn(&mut self, w: &Work<'_>) {
-        self.backlog.push(w.id.0, w.f.rx.region);
+        self.lists.backlog.push(w.id.0, w.f.rx.region);
     }
 
     /// The next segment, if one may be sent, of at most `most` bytes, or of one MSS if that is more.

@@ -181,6 +181,20 @@ impl Pacer {
         }
     }
 
+    /// True when the flow waits.
+    pub(crate) fn contains(&self, flow: u32) -> bool {
+        self.places[flow as usize][0] as u32 != 0
+    }
+
+    /// Takes a flow out. The time of its turn, if it waited.
+    pub(crate) fn take(&mut self, flow: u32) -> Option<Instant> {
+        self.contains(flow).then(|| {
+            let at = self.at(flow);
+            self.remove(flow);
+            at
+        })
+    }
+
     /// Takes a flow out, if it waits.
     pub(crate) fn remove(&mut self, flow: u32) {
         let [links, _] = std::mem::take(&mut self.places[flow as usize]);

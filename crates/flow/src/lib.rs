@@ -15,6 +15,7 @@ mod cell;
 mod cold;
 mod config;
 mod flags;
+mod groups;
 mod keeper;
 mod limit;
 mod message;
@@ -32,6 +33,7 @@ pub use cold::{Cold, Counters, INTERVALS, Interval, PathProbe, QUICK_SEGMENTS};
 pub use config::Config;
 pub use congestion::{Decision, Event, Signals};
 pub use flags::{event, rare, state};
+pub use groups::{CORES_MAX, GroupSet, IN_TRANSIT, spread_groups};
 pub use keeper::{Install, InstallError, Keeper};
 pub use limit::{Limits, RateLimit};
 pub use message::{
@@ -41,6 +43,7 @@ pub use message::{
 pub use owner::{AppRegion, News, raise, ring, tell};
 pub use record::{ReceiveLine, ResetVerdict, SendLine, class};
 pub use recovery::{Episode, Kind, RUNS, Recovery, Run, Timeouts};
+pub use ring::{Consumer, Producer, ring as frame_ring};
 pub use sending::Delays;
 pub use table::FlowTable;
 

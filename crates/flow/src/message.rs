@@ -1,7 +1,7 @@
 //! Messages between a core and the slow path, in both directions.
 
 use crate::ring::{Consumer, Producer, ring};
-use crate::{AppRegion, FlowId};
+use crate::{AppRegion, FlowId, GroupSet};
 use queue::Violation;
 use queue::pages::Pool;
 use std::sync::Arc;
@@ -90,6 +90,18 @@ pub enum Exception {
         /// Index of the region.
         region: u16,
     },
+    /// The core parks what comes for flows of these groups that it does not serve, as [`Command::Expect`] asked.
+    Expecting {
+        /// The number in that command.
+        number: u32,
+    },
+    /// The core has handled every frame that its queue of the port had when [`Command::Yield`] came.
+    Quiet {
+        /// The number in that command.
+        number: u32,
+    },
+    /// All flows that were moved to the core are served there: the answer to [`Command::Moved`].
+    Taken,
     /// The core has let go of a region, as [`Command::RemoveRegion`] asked. The receiver drops the parts here, which unmaps the region
     /// away from the packet path.
     Drained {
@@ -147,6 +159,31 @@ pub enum Command {
     Frame,
     /// Treat the frame that travels with the message, verified before, as received now: data that came with a handshake's last step.
     Receive,
+    /// Flows of these groups will come from another core: park frames of them, instead of the groups named before. Answered by
+    /// [`Exception::Expecting`]. No group: hand what is parked to the cores that serve the flows.
+    Expect {
+        /// The groups.
+        groups: GroupSet,
+        /// Comes back in the answer.
+        number: u32,
+    },
+    /// The port brings no more frames of the groups that are to move. Answered by [`Exception::Quiet`].
+    Yield {
+        /// Comes back in the answer.
+        number: u32,
+    },
+    /// Hand the flow over to another core.
+    Move {
+        /// The flow.
+        flow: FlowId,
+        /// Index of the core that serves it from then on.
+        to: u8,
+    },
+    /// All flows were moved. The other core answers by [`Exception::Taken`].
+    Moved {
+        /// Index of the core that has them.
+        to: u8,
+    },
     /// Let go of a flow that `Keeper::remove` took out of the table. Answered by [`Exception::Dropped`].
     Drop {
         /// The flow to let go of.
@@ -186,7 +223,7 @@ fn bytes_for(slots: usize) -> usize {
 // SETUP: called once per core.
 #[must_use]
 pub fn exceptions(slots: usize) -> (ExceptionSender, ExceptionReceiver) {
-    let (tx, rx) = ring(slots, bytes_for(slots));
+    let (tx, rx) = ring(slots, bytes_for(slots), FRAME_COPY_MAX);
     (ExceptionSender(tx), ExceptionReceiver(rx))
 }
 
@@ -194,7 +231,7 @@ pub fn exceptions(slots: usize) -> (ExceptionSender, ExceptionReceiver) {
 // SETUP: called once per core.
 #[must_use]
 pub fn commands(slots: usize) -> (CommandSender, CommandReceiver) {
-    let (tx, rx) = ring(slots, bytes_for(slots));
+    let (tx, rx) = ring(slots, bytes_for(slots), FRAME_COPY_MAX);
     (CommandSender(tx), CommandReceiver(rx))
 }
 

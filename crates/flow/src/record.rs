@@ -38,7 +38,7 @@ pub struct ReceiveLine {
     pub rx_start: u32,
     /// The owner's region: index into the tables of cores and service.
     pub region: u16,
-    /// The core that serves this flow.
+    /// The core that serves this flow; with [`IN_TRANSIT`](crate::IN_TRANSIT), the core that will.
     pub core: u8,
     /// Bits of `event` not yet handed to the slow path.
     pub events: u8,

@@ -17,9 +17,6 @@ use std::sync::Arc;
 /// flight of ten segments (RFC 6928) right behind a handshake. Cut off, it would cost the peer a retransmission timeout.
 pub const FRAME_COPY_MAX: usize = 16 << 10;
 
-/// Least bytes for frames: the longest frame fits wherever the last one ended.
-const BYTES_MIN: usize = 2 * FRAME_COPY_MAX;
-
 struct Slot<T> {
     item: Option<T>,
     /// Position of the frame's first byte.
@@ -53,19 +50,23 @@ unsafe impl<T: Send> Send for Shared<T> {}
 /// The writing end of a ring.
 pub struct Producer<T> {
     shared: Arc<Shared<T>>,
+    /// Bytes of the longest frame.
+    longest: usize,
     /// Byte position after the last frame.
     written: usize,
 }
 /// The reading end of a ring.
 pub struct Consumer<T>(Arc<Shared<T>>);
 
-/// Makes a ring of `slots` items with `bytes` for their frames.
+/// Makes a ring of `slots` items with `bytes` for their frames, which may have up to `longest` bytes each.
 ///
 /// # Panics
 /// When `slots` or `bytes` is not a power of two.
 // SETUP: called once per core.
-pub fn ring<T: Send>(slots: usize, bytes: usize) -> (Producer<T>, Consumer<T>) {
-    let bytes = bytes.max(BYTES_MIN);
+#[must_use]
+pub fn ring<T: Send>(slots: usize, bytes: usize, longest: usize) -> (Producer<T>, Consumer<T>) {
+    // The longest frame fits wherever the last one ended.
+    let bytes = bytes.max((2 * longest).next_power_of_two());
     let is_good = slots.is_power_of_two() && bytes.is_power_of_two();
     assert!(is_good, "positions wrap, so what they count must divide their range");
     let slot = || UnsafeCell::new(Slot { item: None, start: 0, len: 0 });
@@ -79,7 +80,7 @@ pub fn ring<T: Send>(slots: usize, bytes: usize) -> (Producer<T>, Consumer<T>) {
         tail: Line(AtomicUsize::new(0)),
         sleeping: Line(AtomicU32::new(0)),
     });
-    (Producer { shared: shared.clone(), written: 0 }, Consumer(shared))
+    (Producer { shared: shared.clone(), longest, written: 0 }, Consumer(shared))
 }
 
 impl<T> Shared<T> {
@@ -96,6 +97,7 @@ impl<T> Shared<T> {
 
 impl<T> Producer<T> {
     /// Number of free slots.
+    #[must_use]
     pub fn room(&self) -> usize {
         // Acquire: pairs with the Release in `pop`.
         let head = self.shared.head.0[0].load(Ordering::Acquire);
@@ -103,11 +105,13 @@ impl<T> Producer<T> {
     }
 
     /// Number of slots in all.
+    #[must_use]
     pub fn capacity(&self) -> usize {
         self.shared.slots.len()
     }
 
     /// True when at most one part in `share` of the slots, or of the bytes, is free.
+    #[must_use]
     pub fn is_crowded(&self, share: usize) -> bool {
         // After `room`: its Acquire makes the byte position that belongs to the head visible.
         let slots_left = self.room();
@@ -126,9 +130,12 @@ impl<T> Producer<T> {
         (start.wrapping_add(len).wrapping_sub(read) <= size).then_some(start)
     }
 
-    /// Hands over `item` with a copy of `frame`, or gives `item` back when the ring is full or the frame too long.
+    /// Hands over `item` with a copy of `frame`.
+    ///
+    /// # Errors
+    /// The item, when the ring is full or the frame too long.
     pub fn push(&mut self, item: T, frame: &[u8]) -> Result<(), T> {
-        if self.room() == 0 || frame.len() > FRAME_COPY_MAX {
+        if self.room() == 0 || frame.len() > self.longest {
             return Err(item);
         }
         let Some(start) = self.place(frame.len()) else { return Err(item) };
@@ -147,6 +154,7 @@ impl<T> Producer<T> {
 
     /// After pushing: true, once, when the consumer has announced sleep and must be woken. Only if there are items: two sides that call
     /// this whenever they are woken would otherwise wake each other for ever.
+    #[must_use]
     pub fn must_wake(&self) -> bool {
         // Checked first: most rounds push nothing, and the fence waits for all that they have written to lines of other cores.
         if !self.has_items() {
@@ -188,7 +196,14 @@ impl<T> Consumer<T> {
         result
     }
 
+    /// Number of items that wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.tail.0.load(Ordering::Acquire).wrapping_sub(self.0.head.0[0].load(Ordering::Relaxed))
+    }
+
     /// True when no item waits.
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.head.0[0].load(Ordering::Relaxed) == self.0.tail.0.load(Ordering::Acquire)
     }
@@ -212,6 +227,18 @@ impl<T> Consumer<T> {
     }
 }
 
+impl<T> core::fmt::Debug for Producer<T> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Producer").field("room", &self.room()).finish_non_exhaustive()
+    }
+}
+
+impl<T> core::fmt::Debug for Consumer<T> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Consumer").field("is_empty", &self.is_empty()).finish_non_exhaustive()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -220,7 +247,7 @@ mod tests {
     fn items_and_frames_come_out_in_order_across_threads_and_a_full_ring_gives_back() {
         // Frames of all lengths, so that some end where the area ends and some begin at its start.
         let frame_of = |i: u32| vec![i as u8; (i as usize).wrapping_mul(977) % (FRAME_COPY_MAX + 1)];
-        let (mut tx, mut rx) = ring::<u32>(8, 1);
+        let (mut tx, mut rx) = ring::<u32>(8, 1, FRAME_COPY_MAX);
         let sender = std::thread::spawn(move || {
             for i in 0..1_000u32 {
                 let (mut item, frame) = (i, frame_of(i));
@@ -249,7 +276,7 @@ mod tests {
 
     #[test]
     fn short_frames_fill_the_slots_and_long_ones_the_bytes() {
-        let (mut tx, mut rx) = ring::<u8>(256, 1 << 15);
+        let (mut tx, mut rx) = ring::<u8>(256, 1 << 15, FRAME_COPY_MAX);
         let long = [7; FRAME_COPY_MAX];
         assert_eq!((tx.push(1, &long), tx.push(2, &long)), (Ok(()), Ok(())));
         assert_eq!(tx.push(3, &[1]), Err(3), "no byte is left");
@@ -265,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_sleeper_is_woken_once_and_a_long_frame_is_refused() {
-        let (mut tx, mut rx) = ring::<u8>(2, 1);
+        let (mut tx, mut rx) = ring::<u8>(2, 1, FRAME_COPY_MAX);
         assert!(rx.prepare_sleep());
         assert_eq!(tx.push(1, &[0; FRAME_COPY_MAX + 1]), Err(1));
         assert!(!tx.must_wake(), "nothing to be woken for");

@@ -15,6 +15,7 @@ use crate::relay::endpoint::End;
 use crate::relay::{Outcome, Relays};
 use crate::report::port_stats::Counted;
 use base::{Duration, Instant};
+use fastpath::Others;
 use flow::{CommandSender, ExceptionReceiver, Flows, commands, exceptions};
 use port::{Port, Wait};
 use rustix::event::{Timespec, epoll};
@@ -66,6 +67,8 @@ pub struct Core {
 pub struct Common {
     /// The flow records of all cores.
     pub flows: Arc<Flows>,
+    /// The eventfd that wakes each core.
+    pub core_bells: Arc<[Arc<OwnedFd>]>,
     /// The eventfds that wake applications.
     pub bells: Arc<Bells>,
     /// Eventfd that wakes the control thread.
@@ -92,14 +95,15 @@ const LOOK: Duration = Duration::from_us(20);
 const NEAR: Duration = Duration::from_us(30);
 
 impl Core {
-    /// Starts core `index` on a queue of the port. Also returns the slow path's ends of its rings to and from the core.
+    /// Starts core `index` on a queue of the port, with its rings to the other cores. Also returns the slow path's ends of its rings to and from the core.
     pub fn start(
         index: u8,
         common: Common,
+        others: Others,
         port: Box<dyn Port>,
     ) -> Result<(Self, ExceptionReceiver, CommandSender), ServiceError> {
         let os = |doing| move |error: Errno| ServiceError::Os { doing, error };
-        let bell = new_eventfd().map_err(os("make an eventfd"))?;
+        let bell = common.core_bells[usize::from(index)].clone();
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(os("make an epoll instance"))?;
         let (inbox_sender, inbox) = channel();
         let (outbox, outcomes) = channel();
@@ -114,7 +118,8 @@ impl Core {
             exception_sender,
             command_receiver,
             port.capabilities(),
-        );
+        )
+        .with_others(others);
         let meter = CoreMeter::default();
         let mut worker = Worker {
             core,
@@ -214,6 +219,9 @@ impl Worker {
             if progress.wake_slow_path {
                 write_eventfd(self.common.told.as_fd());
             }
+            if progress.wake_cores != 0 {
+                self.wake_others(progress.wake_cores);
+            }
             let Some(obeyed) = self.obey(now) else { return };
             self.look_at_resting(now);
             if progress.is_busy() | obeyed | self.relay() | self.serve_channels(now) {
@@ -233,6 +241,12 @@ impl Worker {
             self.sleep(now, deadline);
             quiet_since = None;
         }
+    }
+
+    /// Wakes other cores, one for each bit.
+    fn wake_others(&self, cores: u32) {
+        let bells = self.common.core_bells.iter().enumerate();
+        bells.filter(|(i, _)| cores & 1 << i != 0).for_each(|(_, bell)| write_eventfd(bell.as_fd()));
     }
 
     /// Carries out the control thread's commands. `None`: the control thread is gone; else whether there were any.

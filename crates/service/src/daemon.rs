@@ -25,6 +25,7 @@ use crate::report::profile_switch::{Counting, Part};
 use crate::tcp::{self, Tcp};
 use crate::{ServiceError, privilege, sys};
 use control::{KernelReason, Line, LineError, Reply, Report, Request, ToApplication, ToService};
+use fastpath::Others;
 use queue::Doorbell;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -89,7 +90,9 @@ fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Reg
     let clock = Clock::start();
     address_claim::claim(&mut opened, &config.link, clock)?;
     privilege::confine(&config)?;
+    let core_bells: Result<Vec<Arc<OwnedFd>>, Errno> = opened.queues.iter().map(|_| new_eventfd()).collect();
     let common = Common {
+        core_bells: core_bells.map_err(os("make an eventfd"))?.into(),
         flows: tcp::flows(&config)?,
         bells: Arc::new(Bells::default()),
         told,
@@ -98,8 +101,9 @@ fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Reg
         cycles: Arc::default(),
     };
     let (mut cores, mut rings) = (Vec::new(), Vec::new());
-    for (i, queue) in opened.queues.into_iter().enumerate() {
-        let (core, exceptions, commands) = Core::start(i as u8, common.clone(), queue)?;
+    let others = Others::join(opened.queues.len() as u8, common.flows.config().flows as usize);
+    for (i, (queue, others)) in opened.queues.into_iter().zip(others).enumerate() {
+        let (core, exceptions, commands) = Core::start(i as u8, common.clone(), others, queue)?;
         cores.push(core);
         rings.push((exceptions, commands));
     }

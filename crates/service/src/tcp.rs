@@ -253,6 +253,8 @@ impl Registry {
                     self.grow(region);
                 }
             }
+            // The service's ports are not steered by groups, so no move is ever begun.
+            Event::Steer { .. } | Event::MoveOver { .. } => {}
             Event::RegionDrained { index, region: _ } => {
                 self.tcp.departing.remove(&index);
                 self.indices.release(u32::from(index));

@@ -1,8 +1,8 @@
 //! The invariants of a host that hold at every instant, and the check that nothing remains in it at the end.
 
-use crate::host::{Host, REGION, Use};
+use crate::host::{Host, Lane, REGION, Use};
 use base::{Duration, Instant};
-use flow::{FlowMut, state};
+use flow::{FlowId, FlowMut, state};
 use slowpath::Census;
 
 /// Largest number of sockets in a failure message about one host.
@@ -88,11 +88,23 @@ impl Host {
         self.slow.for_each_socket(|socket| {
             let Some(flow) = socket.flow else { return };
             let Some(mut guard) = self.slow.flows().lock_briefly(flow) else { return };
-            if let (Ok(()), Err(what)) = (&found, check_flow(&guard.parts())) {
+            let parts = guard.parts();
+            let checked = check_flow(&parts).and_then(|()| self.check_lists(flow, parts.rx.core));
+            if let (Ok(()), Err(what)) = (&found, checked) {
                 found = Err(format!("{} -> {:?}: {what}", socket.local, socket.remote));
             }
         });
         found
+    }
+
+    /// A flow is in the lists of the core that serves it, and of no other.
+    fn check_lists(&self, flow: FlowId, core: u8) -> Result<(), String> {
+        let lists =
+            |(i, lane): (usize, &Lane)| (lane.core.lists(flow) && i != usize::from(core)).then_some(i);
+        match self.lanes.iter().enumerate().find_map(lists) {
+            Some(other) => Err(format!("a flow of core {core} is in the lists of core {other}")),
+            None => Ok(()),
+        }
     }
 }
 

@@ -3,10 +3,11 @@
 use crate::interface::Interface;
 use crate::receive_offload::queue_of;
 use crate::sockets::{Fd, Sockets};
-use base::{Instant, Seed};
+use crate::steering::{Steering, Strays};
+use base::{Duration, Instant, Seed};
 use endpoint::host::{self, Solitary};
 use endpoint::region::Mapped;
-use fastpath::Core;
+use fastpath::{Core, Others};
 use flow::{AppRegion, CommandSender, ExceptionReceiver, Flows};
 use port::Capabilities;
 use rustix::fd::AsFd;
@@ -38,6 +39,11 @@ pub struct HostConfig {
     pub merges: bool,
     /// Number of fast-path cores, each with a queue of the interface; flows are spread over them.
     pub cores: u8,
+    /// Time that the interface takes to bring the frames of moved groups to another queue. `None`: it spreads flows by a hash of its own,
+    /// and nothing moves.
+    pub steer_delay: Option<Duration>,
+    /// The interface brings one frame in so many to another queue than its flow's, as when the kernel learns slowly where flows are; 0: none.
+    pub stray_every: u32,
     /// Largest number of sockets: a power of two from 64 to 65536.
     pub slots: u32,
     /// Bytes of each side's payload area: a multiple of 1 MiB. Memory is taken only when it is used.
@@ -61,6 +67,8 @@ impl HostConfig {
             capabilities: Capabilities::plain(1500, mac),
             merges: false,
             cores: 1,
+            steer_delay: None,
+            stray_every: 0,
             slots: 256,
             data_len: 64 << 20,
             not_sent_low: u32::MAX,
@@ -85,10 +93,12 @@ pub(crate) enum Use {
 /// A core with its queue of the interface and its exception ring.
 #[derive(Debug)]
 pub(crate) struct Lane {
-    core: Core,
+    pub(crate) core: Core,
     exceptions: ExceptionReceiver,
     pub(crate) interface: Interface,
     deadline: Instant,
+    /// The core does nothing before this time.
+    pub(crate) stopped_until: Instant,
 }
 
 /// One machine. Frames, calls and `now` go in; frames, results and the next deadline come out.
@@ -103,6 +113,8 @@ pub struct Host {
     pub(crate) not_sent_low: u32,
     pub(crate) slow: SlowPath,
     pub(crate) lanes: Vec<Lane>,
+    pub(crate) steering: Option<Steering>,
+    strays: Strays,
     /// Number of turns that the cores have had.
     turns: u64,
     exceptions_most: usize,
@@ -130,8 +142,12 @@ impl Host {
         let mut secret = [0; 16];
         secret[..8].copy_from_slice(&seed.next_u64().to_le_bytes());
         secret[8..].copy_from_slice(&seed.next_u64().to_le_bytes());
-        let slow_config = slowpath::Config { secret, mtu: config.capabilities.mtu, ..config.slow.clone() };
-        let (lanes, commands) = (0..config.cores).map(|i| lane(i, config, &flows, now)).unzip();
+        let is_steered = config.steer_delay.is_some();
+        let slow_config =
+            slowpath::Config { secret, mtu: config.capabilities.mtu, is_steered, ..config.slow.clone() };
+        let others = Others::join(config.cores, config.shared.flows as usize);
+        let of_core = |(i, others)| lane(i as u8, config, &flows, others, now);
+        let (lanes, commands) = others.into_iter().enumerate().map(of_core).unzip();
         let mut slow = SlowPath::new(slow_config, flows, commands, now);
         let params =
             Params { kind: Kind::Application, id: 1, slots: config.slots, data_len: config.data_len };
@@ -146,6 +162,8 @@ impl Host {
             not_sent_low: config.not_sent_low,
             slow,
             lanes,
+            steering: config.steer_delay.map(|delay| Steering::new(config.cores, delay)),
+            strays: Strays::new(config.stray_every, config.seed),
             turns: 0,
             exceptions_most: config.exceptions_most,
             region,
@@ -173,7 +191,11 @@ impl Host {
 
     /// A frame comes from the network; the next [`run`](Self::run) handles it.
     pub fn inject(&mut self, frame: &[u8]) {
-        let lane = queue_of(frame, self.lanes.len());
+        let lane = match &self.steering {
+            Some(steering) => steering.queue_of(frame),
+            None => queue_of(frame, self.lanes.len()),
+        };
+        let lane = self.strays.queue(lane, self.lanes.len());
         self.lanes[lane].interface.inject(frame);
     }
 
@@ -195,20 +217,21 @@ impl Host {
     fn round(&mut self, now: Instant) -> bool {
         let Self { slow, lanes, turns, exceptions_most, .. } = self;
         let mut is_busy = false;
-        for (i, lane) in lanes.iter_mut().enumerate() {
+        for (i, lane) in lanes.iter_mut().enumerate().filter(|(_, lane)| lane.stopped_until <= now) {
             *turns += 1;
             lane.interface.begin(*turns);
             let progress = lane.core.poll(now, &mut lane.interface);
             lane.core.wakes().for_each(drop);
             lane.core.strangers().for_each(drop);
             lane.deadline = progress.deadline;
-            is_busy |= progress.is_busy();
+            is_busy |= progress.is_busy() || progress.wake_cores != 0;
             let mut take = |exception, frame: &[u8]| slow.handle_exception(now, i as u8, exception, frame);
             let mut left = *exceptions_most;
             while left > 0 && lane.exceptions.pop(&mut take).is_some() {
                 (is_busy, left) = (true, left - 1);
             }
         }
+        is_busy |= self.steer(now);
         if self.slow.next_deadline() <= now {
             self.slow.handle_timers(now);
             is_busy = true;
@@ -222,7 +245,7 @@ impl Host {
     }
 
     fn has_input(&self) -> bool {
-        self.lanes.iter().any(|lane| lane.interface.has_news())
+        self.lanes.iter().any(|lane| lane.interface.has_news() && lane.stopped_until <= self.now)
     }
 
     /// Takes the next frame for the network, in the order in which the cores have sent them.
@@ -237,8 +260,12 @@ impl Host {
         if self.must_run || self.has_input() {
             return self.now;
         }
-        let cores = self.lanes.iter().map(|lane| lane.deadline);
-        cores.fold(self.slow.next_deadline(), Instant::min)
+        let cores = self.lanes.iter().map(|lane| match lane.interface.has_news() {
+            true => lane.stopped_until,
+            false => lane.deadline.max(lane.stopped_until),
+        });
+        let steering = self.steering.as_ref().map_or(Instant::NEVER, Steering::next_deadline);
+        cores.fold(self.slow.next_deadline().min(steering), Instant::min)
     }
 
     /// The slow path, for its counters and listings.
@@ -318,15 +345,29 @@ impl Host {
                 panic!("the socket layer broke its contract: {slot}: {what}")
             }
             Event::RegionDrained { .. } => self.is_drained = true,
+            Event::Steer { groups, core } => {
+                let now = self.now;
+                self.steering.iter_mut().for_each(|steering| steering.begin(now, groups, core));
+            }
+            Event::MoveOver { groups } => {
+                self.steering.iter_mut().for_each(|steering| steering.count(groups));
+            }
         }
     }
 }
 
 /// Core `index` with its queue and rings, and the sender of its commands.
-fn lane(index: u8, config: &HostConfig, flows: &Arc<Flows>, now: Instant) -> (Lane, CommandSender) {
+fn lane(
+    index: u8,
+    config: &HostConfig,
+    flows: &Arc<Flows>,
+    others: Others,
+    now: Instant,
+) -> (Lane, CommandSender) {
     let (exception_tx, exceptions) = flow::exceptions(config.shared.ring_slots);
     let (commands, command_rx) = flow::commands(config.shared.ring_slots);
     let core = Core::new(index, flows.clone(), exception_tx, command_rx, config.capabilities);
+    let core = core.with_others(others);
     let interface = Interface::new(config.capabilities, config.merges);
-    (Lane { core, exceptions, interface, deadline: now }, commands)
+    (Lane { core, exceptions, interface, deadline: now, stopped_until: now }, commands)
 }

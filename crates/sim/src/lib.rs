@@ -24,6 +24,7 @@ mod receive_offload;
 pub mod scenario;
 mod smoltcp;
 mod sockets;
+mod steering;
 
 pub use check::Leftovers;
 pub use endpoint::receive_wait::Receiving;

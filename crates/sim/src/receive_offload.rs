@@ -30,6 +30,11 @@ pub(crate) fn queue_of(frame: &[u8], queues: usize) -> usize {
     (hasher.finish() % queues as u64) as usize
 }
 
+/// The group of a frame; `None` for frames without TCP.
+pub(crate) fn group_of(frame: &[u8]) -> Option<u8> {
+    tcp_of(frame, RxChecksum::Verified).map(|packet| packet.tuple().group())
+}
+
 /// Merges into `frame` the frames that follow it in `waiting`, as far as [`follows`] allows. Returns the merged frame's metadata; `None`
 /// when there is nothing to merge.
 pub(crate) fn merge(frame: &mut Vec<u8>, waiting: &mut VecDeque<Vec<u8>>) -> Option<PacketMeta> {

@@ -323,8 +323,7 @@ impl SlowPath {
     /// The handshake is complete: installs the flow in ESTABLISHED.
     fn opened(&mut self, now: Instant, core: u8, id: u64, peer: Crossed, frame: &[u8]) -> Option<Owner> {
         let mut opening = self.take_opening(id)?;
-        // The core to which the handshake's last packet came serves the flow.
-        opening.owner.core = core;
+        opening.owner.core = self.core_for(&opening.tuple, core);
         let took = now.since(opening.sent_at);
         let mac = self.neighbours.known(opening.next_hop).unwrap_or(crate::source_mac(frame));
         let born = Born {

@@ -28,6 +28,9 @@ pub struct Config {
     pub algorithm: Algorithm,
     /// Flows with one of these ports go before others, unless their options say otherwise.
     pub express_ports: Vec<u16>,
+    /// The port brings the frames of each group of flows to the core that [`Event::Steer`](crate::Event::Steer) has named last; at first
+    /// groups are spread as by `flow::spread_groups`.
+    pub is_steered: bool,
     /// First timeout of SYN and SYN-ACK, doubled each time (RFC 6298: 1 s).
     pub syn_timeout: Duration,
     /// SYN repetitions: 6 as Linux, 127 s in all.
@@ -86,6 +89,7 @@ impl Default for Config {
             ephemeral: 32_768..=60_999,
             algorithm: Algorithm::default(),
             express_ports: Vec::new(),
+            is_steered: false,
             syn_timeout: Duration::from_secs(1),
             syn_retries: 6,
             syn_ack_retries: 5,

@@ -1,7 +1,7 @@
 //! Events from the slow path to the service, requests of the service, and reasons for refusal.
 
 use crate::FlowOptions;
-use flow::{AppRegion, FlowId};
+use flow::{AppRegion, FlowId, GroupSet};
 use queue::Violation;
 use std::fmt;
 use std::net::IpAddr;
@@ -37,8 +37,8 @@ pub struct Owner {
     pub region: u16,
     /// The slot, its halves zeroed by the service.
     pub slot: u32,
-    /// The core that serves the flow. For an active open: the core that sends the SYN; the core to which the handshake's last packet
-    /// comes serves the flow from then on.
+    /// The core that serves the flow. For an active open: the core that sends the SYN. The flow is served by the core of its group, if the
+    /// port is steered by groups; else by the core to which the handshake's last packet comes.
     pub core: u8,
 }
 
@@ -125,6 +125,19 @@ pub enum Event {
     MemoryShort {
         /// Index of the region.
         region: u16,
+    },
+    /// From now on the port is to bring the frames of these groups to the queue of that core; then the service calls
+    /// [`SlowPath::steered`](crate::SlowPath::steered).
+    Steer {
+        /// The groups.
+        groups: GroupSet,
+        /// Index of the core.
+        core: u8,
+    },
+    /// A move of groups is over; another may begin.
+    MoveOver {
+        /// Number of groups that have moved; 0: a core did not answer in time, and nothing has moved.
+        groups: usize,
     },
     /// All cores have let go of a region, as `remove_region` asked.
     RegionDrained {

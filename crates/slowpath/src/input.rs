@@ -1,5 +1,6 @@
 //! Input from the cores: events of flows, and frames of no flow.
 
+use crate::moves::Answer;
 use crate::teardown::Step;
 use crate::time_wait::Verdict;
 use crate::{Count, Event, SlowPath, source_mac};
@@ -30,6 +31,9 @@ impl SlowPath {
                 self.events.push_back(Event::Violation { region, slot, what });
             }
             Exception::MemoryShort { region } => self.events.push_back(Event::MemoryShort { region }),
+            Exception::Expecting { number } => self.on_move_answer(core, Answer::Expecting(number)),
+            Exception::Quiet { number } => self.on_move_answer(core, Answer::Quiet(number)),
+            Exception::Taken => self.on_move_answer(core, Answer::Taken),
             Exception::Drained { index, region, .. } => self.on_drained(index, &region),
         }
         self.output.flush();

@@ -26,6 +26,7 @@ mod isn;
 mod limit;
 mod link;
 mod listeners;
+mod moves;
 mod neighbours;
 mod options;
 mod orphans;
@@ -55,6 +56,7 @@ pub use event::{
     AcceptError, Connect, ConnectError, Event, How, ListenError, Owner, PendingId, Release, errno,
 };
 pub use isn::Secret;
+pub use moves::MoveError;
 pub use options::{FlowOptions, Linger2, RECEIVE_BUFFER_MIN};
 pub use patience::Keepalive;
 pub use ports::{EphemeralPorts, Standing};
@@ -70,6 +72,7 @@ use flow::{CommandSender, FlowId, FlowMut, Flows, Keeper, News};
 use flow_map::FlowMap;
 use limit::Limit;
 use listeners::Listeners;
+use moves::Moves;
 use neighbours::Neighbours;
 use output::Output;
 use path_cache::PathCache;
@@ -105,6 +108,7 @@ pub struct SlowPath {
     /// Flows that are not over, by tuple with our end as `src`.
     by_tuple: HashMap<FourTuple, FlowId>,
     wheel: Wheel<Timer>,
+    moves: Moves,
     events: VecDeque<Event>,
     news: VecDeque<News>,
     counters: Counters,
@@ -144,6 +148,7 @@ impl SlowPath {
             connections: FlowMap::default(),
             by_tuple: HashMap::new(),
             wheel: Wheel::new(now, 1024),
+            moves: Moves::new(cores.len()),
             events: VecDeque::new(),
             news: VecDeque::new(),
             counters: Counters::default(),

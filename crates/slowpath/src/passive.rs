@@ -47,8 +47,7 @@ impl SlowPath {
         let next_hop = self.routes.lookup(half_open.tuple.dst.addr).map(|route| route.next_hop);
         let known = next_hop.and_then(|hop| self.neighbours.known(hop));
         let options = self.listeners.get_mut(&half_open.listener).map(|l| l.options).unwrap_or_default();
-        // The core to which the handshake's last packet came serves the flow.
-        let owner = Owner { core: half_open.core, ..owner };
+        let owner = Owner { core: self.core_for(&half_open.tuple, half_open.core), ..owner };
         let took = half_open.established_at.since(half_open.sent_at);
         let is_timed = half_open.tries == 0 && !half_open.is_from_cookie && !half_open.is_deferred;
         let born = Born {

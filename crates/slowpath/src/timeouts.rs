@@ -29,6 +29,8 @@ pub(crate) enum Timer {
     Neighbour(IpAddr),
     /// A region that some core has not let go of yet.
     Region(u16),
+    /// Time for a core to answer while groups of flows move.
+    Move,
 }
 
 /// Result of the retransmission timer.
@@ -66,6 +68,7 @@ impl SlowPath {
                 Timer::HalfOpen(id) => self.on_half_open_timer(now, id),
                 Timer::Neighbour(addr) => self.on_neighbour_timer(now, addr),
                 Timer::Region(index) => self.on_region_timer(now, index),
+                Timer::Move => self.on_move_timer(),
             }
         }
         self.time_wait.expire(now);

@@ -104,6 +104,11 @@ pub const NAMED: &[Named] = &[
         about: "a client says that it has finished, then hears 4 MB",
         make: half_close,
     },
+    Named {
+        name: "moves",
+        about: "groups of flows move between four cores all the time, over 10 Gbit/s",
+        make: moves,
+    },
     Named { name: "crash", about: "applications die in the middle", make: crash },
     Named { name: "hostile", about: "a peer that keeps no rule", make: hostile },
     Named { name: "smoltcp", about: "the released crate smoltcp as peer, with losses", make: smoltcp },
@@ -166,6 +171,19 @@ fn zero_window(seed: u64, options: &Options) -> Setting {
 
 fn half_close(seed: u64, options: &Options) -> Setting {
     Setting::pair(seed, &link(), Profile::HalfClose(4_000_000), options.connections.unwrap_or(4))
+}
+
+fn moves(seed: u64, options: &Options) -> Setting {
+    let link = LinkConfig::rated(10_000_000_000, Duration::from_us(25));
+    let mut setting = pair(seed, options, &link);
+    for machine in &mut setting.machines {
+        machine.cores = 4;
+        machine.steer_delay = Some(Duration::from_us(seed % 3 * 20));
+    }
+    let every = Duration::from_us(30 + seed % 100);
+    let event = |i: u64| (every.times(i), Event::Shift(i as usize % 2, seed.wrapping_mul(1000) + i));
+    setting.events = (0..1000).map(event).collect();
+    setting
 }
 
 fn crash(seed: u64, options: &Options) -> Setting {

@@ -43,7 +43,36 @@ pub fn random(seed: u64, kind: Kind) -> Setting {
         machines,
     };
     befall(&mut rng, &mut setting, kind, storm);
+    // From a generator of its own: the rest of the run of a seed stays what it was.
+    shift(&mut Seed::new(seed ^ 0x636f_7265_7320_6d76), &mut setting, storm);
     setting
+}
+
+/// In half of all runs our hosts have two to four cores, and groups of flows move between them, at any time of the run.
+fn shift(rng: &mut Seed, setting: &mut Setting, storm: Duration) {
+    if rng.below(2) == 0 {
+        return;
+    }
+    let stray_every = if rng.below(4) == 0 { 1 + rng.below(50) as u32 } else { 0 };
+    let ours = |machine: &&mut MachineSetting| machine.kind == Kind::Towpath;
+    for machine in setting.machines.iter_mut().filter(ours) {
+        machine.cores = 2 + rng.below(3) as u8;
+        machine.stray_every = stray_every;
+        machine.steer_delay = Some(Duration::from_us([0, 1, 50, 2_000, 20_000][rng.below(5) as usize]));
+    }
+    let machines = setting.machines.len() as u64;
+    // Most connections are short: as many moves in each doubling of the time.
+    let at = |rng: &mut Seed| Duration::from_ns(rng.below(storm.as_ns()) >> rng.below(16));
+    for _ in 0..1 + (rng.below(1000) >> rng.below(10)) {
+        let event = Event::Shift(rng.below(machines) as usize, rng.next_u64());
+        setting.events.push((at(rng), event));
+    }
+    if rng.below(4) == 0 {
+        let time = Duration::from_us(1 << rng.below(21));
+        let event = Event::StopCore(rng.below(machines) as usize, rng.below(4) as usize, time);
+        setting.events.push((at(rng), event));
+    }
+    setting.events.sort_by_key(|(at, _)| *at);
 }
 
 fn profile(rng: &mut Seed, kind: Kind) -> Profile {

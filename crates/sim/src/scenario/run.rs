@@ -2,9 +2,12 @@
 
 use super::setting::{BEGIN, Event, Kind, Setting, calm};
 use crate::check::Leftovers;
+use crate::host::Host;
 use crate::network::{Network, NodeId};
 use crate::pcap::Capture;
+use crate::steering::Moves;
 use base::{Duration, Instant};
+use link::LinkConfig;
 use std::fmt::Write as _;
 
 /// Virtual time between two checks of all records.
@@ -43,6 +46,8 @@ pub struct Report {
     pub goodput: f64,
     /// Number of connects that had to wait for a free port.
     pub refused: u64,
+    /// Groups and flows that have moved between cores, of all hosts, and moves given up.
+    pub moved: [u64; 3],
     /// Memory of the process in bytes after each stage and at the end; empty when it is not measured.
     pub memory: Vec<u64>,
 }
@@ -59,6 +64,14 @@ pub struct Run {
     /// Measures the memory of this process, in bytes.
     gauge: Option<fn() -> u64>,
     memory: Vec<u64>,
+    moves: Moves,
+}
+
+/// True when the link loses, delays and damages nothing on purpose.
+fn is_calm(link: &LinkConfig) -> bool {
+    let mut calmed = link.clone();
+    calm(&mut calmed);
+    calmed == *link
 }
 
 impl Run {
@@ -66,7 +79,16 @@ impl Run {
     #[must_use]
     pub fn new(setting: Setting) -> Self {
         let (network, nodes) = setting.build();
-        Self { setting, network, nodes, next_event: 0, check_at: BEGIN, gauge: None, memory: Vec::new() }
+        Self {
+            setting,
+            network,
+            nodes,
+            next_event: 0,
+            check_at: BEGIN,
+            gauge: None,
+            memory: Vec::new(),
+            moves: Moves::default(),
+        }
     }
 
     /// The network of the run, for its names and its capture.
@@ -166,7 +188,42 @@ impl Run {
             Event::Jump(machine, by) => self.network.jump(self.nodes[machine], by),
             Event::Stop(machine, time) => self.network.stop(self.nodes[machine], time),
             Event::Crash(machine) => self.network.kill(self.nodes[machine]),
+            Event::Shift(machine, draw) => self.on_host(machine, |host| host.shift(draw)),
+            Event::StopCore(machine, core, time) => {
+                self.on_host(machine, |host| host.stop_core(core, time));
+            }
         }
+    }
+
+    fn on_host(&mut self, machine: usize, work: impl FnOnce(&mut Host)) {
+        if let Some(host) = self.network.machine(self.nodes[machine]).and_then(|machine| machine.host()) {
+            work(host);
+        }
+    }
+
+    /// Where no link changes the order of frames or loses one, and no core was stopped, no segment comes out of order: moves change no order.
+    fn check_order(&mut self) -> Result<(), String> {
+        let mut links = self.setting.machines.iter().flat_map(|machine| &machine.links);
+        let is_orderly = self
+            .setting
+            .machines
+            .iter()
+            .all(|machine| machine.kind == Kind::Towpath && machine.stray_every == 0)
+            && links.all(is_calm)
+            && !self.setting.events.iter().any(|(_, event)| matches!(event, Event::StopCore(..)));
+        let dropped: u64 = self.network.links().map(|(_, _, link)| link.counters().dropped()).sum();
+        for i in 0..self.nodes.len() {
+            let host = self.network.machine(self.nodes[i]).and_then(|machine| machine.host());
+            let Some(moves) = host.map(|host| host.moves()) else { continue };
+            self.moves.moved += moves.moved;
+            self.moves.flows += moves.flows;
+            self.moves.given_up += moves.given_up;
+            if is_orderly && dropped == 0 && (moves.lost, moves.given_up) == (0, 0) && moves.out_of_order > 0
+            {
+                return Err(format!("machine {i} got segments out of order over an orderly path: {moves:?}"));
+            }
+        }
+        Ok(())
     }
 
     /// Runs until TCP has no connection any more.
@@ -189,6 +246,7 @@ impl Run {
         self.rest()?;
         self.network.ledger.settle();
         self.look()?;
+        self.check_order()?;
         self.weigh();
         let unused = PORTS.saturating_sub(self.setting.stages.iter().sum());
         if let [.., before, end] = self.memory[..]
@@ -229,6 +287,7 @@ impl Run {
             memory: self.memory.clone(),
             ..Report::default()
         };
+        report.moved = [self.moves.moved, self.moves.flows, self.moves.given_up];
         report.refused = self.network.refused();
         for (_, _, link) in self.network.links() {
             report.dropped += link.counters().dropped();

@@ -43,6 +43,10 @@ pub struct MachineSetting {
     pub merges: bool,
     /// Number of fast-path cores.
     pub cores: u8,
+    /// Time that the interface takes to bring moved groups of flows to another core's queue; `None`: groups do not move.
+    pub steer_delay: Option<Duration>,
+    /// The interface brings one frame in so many to another queue than its flow's; 0: none.
+    pub stray_every: u32,
     /// Slots and payload bytes of its application's region.
     pub region: (u32, u64),
     /// Least time between wake-ups by frames: see [`Network::moderate`].
@@ -67,6 +71,8 @@ impl MachineSetting {
             has_offload: false,
             merges: false,
             cores: 1,
+            steer_delay: None,
+            stray_every: 0,
             region: (256, 64 << 20),
             moderation: Duration::ZERO,
             links: [link.clone(), link.clone()],
@@ -93,6 +99,10 @@ pub enum Event {
     Stop(usize, Duration),
     /// The application of this machine dies.
     Crash(usize),
+    /// Groups of flows move between the cores of this machine: which, the number determines.
+    Shift(usize, u64),
+    /// A core of this machine, by its number modulo the cores, is stopped for this time.
+    StopCore(usize, usize, Duration),
 }
 
 /// Everything that determines a run.
@@ -232,6 +242,7 @@ impl MachineSetting {
         config.capabilities =
             if self.has_offload { Capabilities { gathers: true, ..plain.with_tso() } } else { plain };
         (config.merges, config.cores) = (self.merges, self.cores);
+        (config.steer_delay, config.stray_every) = (self.steer_delay, self.stray_every);
         config.capabilities.queues = u16::from(self.cores);
         config.capabilities.rss = self.cores > 1;
         (config.slots, config.data_len) = self.region;

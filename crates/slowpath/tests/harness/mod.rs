@@ -8,8 +8,8 @@
 
 use base::{Duration, Instant, SeqNumber};
 use flow::{
-    AppRegion, Command, CommandReceiver, Exception, FlowId, FlowMut, Flows, FrameReason, ResetVerdict,
-    commands,
+    AppRegion, Command, CommandReceiver, Exception, FlowId, FlowMut, Flows, FrameReason, GroupSet,
+    ResetVerdict, commands,
 };
 use shm::{Kind, Params, Region, half_flags};
 use slowpath::{Config, Connect, Event, FlowOptions, OwnAddress, Owner, PendingId, SlowPath};
@@ -63,6 +63,10 @@ pub enum Order {
     Receive(Vec<u8>),
     AddRegion(u16),
     RemoveRegion(u16),
+    Expect(GroupSet, u32),
+    Yield(u32),
+    Move(FlowId, u8),
+    Moved(u8),
 }
 
 pub struct World {
@@ -144,6 +148,10 @@ impl World {
                 Command::Drop { flow } => orders.push_back(Order::Drop(flow)),
                 Command::AddRegion { index, .. } => orders.push_back(Order::AddRegion(index)),
                 Command::RemoveRegion { index } => orders.push_back(Order::RemoveRegion(index)),
+                Command::Expect { groups, number } => orders.push_back(Order::Expect(groups, number)),
+                Command::Yield { number } => orders.push_back(Order::Yield(number)),
+                Command::Move { flow, to } => orders.push_back(Order::Move(flow, to)),
+                Command::Moved { to } => orders.push_back(Order::Moved(to)),
             })
             .is_some()
         {}
