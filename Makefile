@@ -15,7 +15,7 @@ DESTDIR ?=
 BUILT ?= $(TARGET)/release
 export PREFIX DESTDIR
 
-.PHONY: help setup build install uninstall test demo bench report soak fuzz tidy clean
+.PHONY: help setup build install uninstall test demo bench report soak fuzz bpf tidy clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ soak: ## Repeat the tests and the simulator with new seeds for MINUTES=30; stops
 
 fuzz: ## Fuzz each parser for SECONDS_EACH=60; needs cargo-fuzz and a nightly toolchain.
 	@scripts/fuzz $(SECONDS_EACH)
+
+bpf: ## Build the kernel programs of crate ccp-linux anew; needs clang and llvm.
+	@scripts/bpf
 
 tidy: ## Check the dependency law, where unsafe and clocks may be, and the shape of the files.
 	@cargo xtask tidy

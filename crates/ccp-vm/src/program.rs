@@ -4,8 +4,9 @@
 use crate::instruction::{Event, Instruction, Opcode};
 use crate::merge::Merge;
 use crate::refusal::Refusal;
-use crate::register::REPORTS_MAX;
-use crate::slots::{CONSTANTS_MAX, REPORT, VARIABLES, WORDS};
+use crate::register::{Implicit, REPORTS_MAX};
+use crate::signals::Primitive;
+use crate::slots::{CONSTANTS_MAX, REPORT, VARIABLES, WORDS, implicit};
 use crate::verify::verify;
 use crate::{EVENTS_MAX, INSTRUCTIONS_MAX};
 
@@ -65,6 +66,22 @@ impl Program {
     #[must_use]
     pub const fn cost(&self) -> usize {
         self.step_count as usize
+    }
+
+    /// True if an instruction reads the signal. Of a signal that is not read a datapath need not know the value.
+    #[must_use]
+    pub fn is_reading(&self, signal: Primitive) -> bool {
+        self.active_steps().iter().any(|step| step.left == signal as u8 || step.right == signal as u8)
+    }
+
+    /// True if an instruction writes the register, or may.
+    #[must_use]
+    pub fn is_writing(&self, register: Implicit) -> bool {
+        self.active_steps().iter().any(|step| usize::from(step.result) == implicit(register))
+    }
+
+    fn active_steps(&self) -> &[Step] {
+        self.steps.get(..usize::from(self.step_count)).unwrap_or_default()
     }
 
     pub(crate) const fn empty() -> Self {

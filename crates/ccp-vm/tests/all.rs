@@ -3,6 +3,7 @@
 mod builder;
 mod meaning;
 mod properties;
+mod random;
 mod reference;
 mod rules;
 mod signals;

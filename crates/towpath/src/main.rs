@@ -4,6 +4,8 @@
 mod advice;
 mod ask;
 mod channels;
+mod cc;
+mod cc_kernel;
 mod cycles;
 mod explain;
 mod link_command;
@@ -118,6 +120,9 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Congestion control by programs and agents
+    #[command(after_help = "Example:\n  towpath cc kernel up --flows all")]
+    Cc(cc::Cc),
     /// Emulate a link between two interfaces: rate, delay, queue, marks, loss and other mishaps
     #[command(after_help = link_command::HELP)]
     Link(Box<link_command::LinkCommand>),
@@ -174,6 +179,7 @@ fn main() -> ExitCode {
         Command::Stat { place, json, cycles: None } => table::statistics(&place.path(), json),
         Command::Explain(explain) => explain.execute(),
         Command::Channels { place, json } => channels::show(&place.path(), json),
+        Command::Cc(cc) => cc.execute(),
         Command::Link(link) => link.execute(),
         Command::Demo => bench::demo(),
         Command::Bench { args } => return measure(&args),

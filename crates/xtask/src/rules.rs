@@ -9,9 +9,20 @@ use crate::workspace::{Package, Workspace};
 const LINES_MAX: usize = 600;
 
 /// Crates that may read a clock: the service and the application's side, which wait, and the tools.
-const CLOCK_CRATES: [&str; 12] = [
-    "cycles", "service", "preload", "ring", "ring-c", "session", "socket", "bench", "emulator", "towpath",
-    "xtask", "fuzz",
+const CLOCK_CRATES: [&str; 13] = [
+    "ccp-linux",
+    "cycles",
+    "service",
+    "preload",
+    "ring",
+    "ring-c",
+    "session",
+    "socket",
+    "bench",
+    "emulator",
+    "towpath",
+    "xtask",
+    "fuzz",
 ];
 /// Files of `service` that may read a clock: the event loop, the cores, and what it logs. Its registry takes `now` with each input.
 const CLOCK_FILES: [&str; 4] = ["src/daemon", "src/cores", "src/report/", "/tests"];

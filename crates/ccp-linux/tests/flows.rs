@@ -1,0 +1,83 @@
+//! Flows of the kernel in two namespaces over a pair of interfaces: agents give them programs, algorithms change under them, agents and the
+//! user-space half die. The test starts itself again inside the namespaces (`ip netns exec`), once for each part. Skipped without root, or
+//! where programs cannot be loaded.
+#![cfg(feature = "load")]
+
+#[path = "flows/agent.rs"]
+mod agent;
+#[path = "flows/roles.rs"]
+mod roles;
+#[path = "flows/stage.rs"]
+mod stage;
+
+use agent::Agent;
+use stage::Stage;
+
+/// Bytes of one transfer.
+const BYTES: u64 = 64 << 20;
+
+#[test]
+fn part() {
+    roles::play();
+}
+
+#[test]
+fn an_agents_program_drives_flows_and_every_byte_is_right() {
+    let Some(stage) = Stage::set("drive") else { return };
+    let agent = Agent::start(&stage.agent_path());
+    let mut bridge = stage.bridge(&["all"]);
+    let sink = stage.sink(BYTES);
+    let source = stage.source(BYTES, "");
+    source.finish();
+    assert_eq!(sink.finish().trim(), "right");
+    let seen = agent.stop();
+    assert!(seen.creates >= 1 && seen.reports > 0, "{seen:?}");
+    let status = bridge.status();
+    assert!(status.reports > 0 && status.refused_programs == 0, "{status:?}");
+    bridge.down();
+    assert!(!stage.has_algorithm(), "`down` leaves no algorithm behind");
+}
+
+#[test]
+fn flows_swap_between_three_algorithms_and_no_byte_is_wrong() {
+    let Some(stage) = Stage::set("swap") else { return };
+    let agent = Agent::start(&stage.agent_path());
+    let mut bridge = stage.bridge(&[]);
+    let sink = stage.sink(0);
+    let source = stage.source(0, &format!("reno,{},cubic", stage.name()));
+    let swaps: u32 = source.finish().trim().parse().expect("the number of swaps");
+    assert!(swaps >= 20, "{swaps} swaps");
+    assert_eq!(sink.finish().trim(), "right");
+    let seen = agent.stop();
+    assert!(
+        seen.creates >= swaps / 3,
+        "each time it comes, the flow is a new one: {seen:?} of {swaps} swaps"
+    );
+    assert!(bridge.status().flows.is_empty(), "all flows have left");
+    bridge.down();
+}
+
+#[test]
+fn the_death_of_an_agent_and_of_the_bridge_leave_flows_on_the_kernels_algorithm() {
+    let Some(stage) = Stage::set("death") else { return };
+    let agent = Agent::start(&stage.agent_path());
+    let sink = stage.sink(0);
+    let mut source = stage.long_source();
+    let former = source.algorithm();
+    let mut bridge = stage.bridge(&["all"]);
+    bridge.until("a program runs", |status| status.flows.iter().any(|flow| flow.runs > 0));
+    let seen = agent.stop();
+    assert!(seen.creates == 1, "{seen:?}");
+    bridge.until("the flow fell back", |status| {
+        status.fallbacks > 0 && status.flows.iter().all(|flow| flow.standing.starts_with("default"))
+    });
+    bridge.kill();
+    // The kernel's programs see by themselves that no one lives: the flow goes back to its former algorithm, and the last flow takes the
+    // algorithm with it.
+    source.until_algorithm(&former);
+    source.stop();
+    assert_eq!(sink.finish().trim(), "right");
+    let again = stage.bridge(&[]);
+    again.down();
+    assert!(!stage.has_algorithm());
+}
