@@ -30,6 +30,7 @@ const LAW: &[(&str, May)] = &[
     ("congestion", May::Need(&["base"])),
     ("channel", May::Need(&["base"])),
     ("ccp", May::Need(&["base", "ccp-vm", "ccp-wire"])),
+    ("ccp-agent", May::Need(&["base", "ccp-lang", "ccp-vm", "ccp-wire"])),
     ("ccp-lang", May::Need(&["ccp-vm"])),
     ("ccp-linux", May::Need(&["base", "ccp", "ccp-vm", "ccp-wire"])),
     ("ccp-vm", May::Need(&[])),
