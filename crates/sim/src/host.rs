@@ -173,7 +173,12 @@ impl Host {
 
     /// A frame comes from the network; the next [`run`](Self::run) handles it.
     pub fn inject(&mut self, frame: &[u8]) {
-        let lane = queue_of(frame, self.lanes.len());
+        self.inject_owned(frame.to_vec());
+    }
+
+    /// As [`inject`](Self::inject), for a frame that nothing else needs.
+    pub(crate) fn inject_owned(&mut self, frame: Vec<u8>) {
+        let lane = queue_of(&frame, self.lanes.len());
         self.lanes[lane].interface.inject(frame);
     }
 

@@ -8,6 +8,7 @@
 //! Reads no clock and does no I/O: the same seed gives the same run, byte by byte.
 #![forbid(unsafe_code)]
 
+mod agenda;
 pub mod apps;
 mod check;
 pub mod directed;
@@ -24,16 +25,19 @@ mod receive_offload;
 pub mod scenario;
 mod smoltcp;
 mod sockets;
+mod station;
+mod switch;
 
 pub use check::Leftovers;
 pub use endpoint::receive_wait::Receiving;
 pub use host::{Host, HostConfig};
 pub use machine::{Machine, Stack};
 pub use neighbour::{icmp_frame, neighbour};
-pub use network::{MachineDebug, Network, NodeId};
+pub use network::{Network, NodeId};
 pub use options::SIOCATMARK;
 pub use oracle::WireOracle;
 pub use pcap::Capture;
 pub use rustix::io::Errno;
 pub use slowpath::SynCookies;
 pub use sockets::Fd;
+pub use station::MachineDebug;
