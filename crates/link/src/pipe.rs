@@ -87,6 +87,12 @@ impl Link {
         self.model.counters()
     }
 
+    /// Number of packets in the queue at `now`, including the one being sent.
+    #[must_use]
+    pub fn queued(&self, now: Instant) -> usize {
+        self.model.queued(now)
+    }
+
     /// Number of frames on the way: in the queue, on the line, or propagating.
     #[must_use]
     pub fn in_flight(&self) -> usize {

@@ -2,11 +2,15 @@
 
 use crate::agenda::Agenda;
 use crate::apps::{Application, Ledger};
+use crate::load::{Load, Tally};
 use crate::pcap::{Capture, Direction};
+use crate::router::{Router, Way};
+use crate::sight::Sight;
 use crate::station::{MachineDebug, Station};
 use crate::switch::Switch;
 use base::{Duration, Instant};
 use link::{Link, LinkConfig};
+use std::net::Ipv4Addr;
 
 /// The index of a machine or a switch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,6 +20,7 @@ pub struct NodeId(pub usize);
 enum Node {
     Station(Box<Station>),
     Switch(Switch),
+    Router(Router),
 }
 
 /// One direction of a cable.
@@ -46,6 +51,8 @@ pub struct Network {
     due: Vec<usize>,
     /// The accounts of what applications have sent and received.
     pub ledger: Ledger,
+    /// What has become of the messages of loads.
+    pub tally: Tally,
     /// All frames on the wire are written here, if set.
     pub capture: Option<Capture>,
     /// The first violation seen on a wire or in a flow record.
@@ -69,6 +76,7 @@ impl Network {
             busy: 0,
             due: Vec::new(),
             ledger: Ledger::default(),
+            tally: Tally::default(),
             capture: None,
             breach: None,
             frames: 0,
@@ -107,6 +115,30 @@ impl Network {
         self.add_node(name, Node::Switch(Switch::default()))
     }
 
+    /// Adds a router without cables and routes. Routers with the same `seed` choose alike where several ways lead to a destination.
+    pub fn add_router(&mut self, name: &str, seed: u64) -> NodeId {
+        self.add_node(name, Node::Router(Router::new(seed)))
+    }
+
+    /// Adds a way to the addresses with the first `len` bits of `net`: from `router` to the node `via`, which a cable joins to it. If that is
+    /// a machine, it has the address `net`.
+    ///
+    /// # Panics
+    /// When `router` is no router, or no cable leads from it to `via`.
+    pub fn add_route(&mut self, router: NodeId, net: Ipv4Addr, len: u8, via: NodeId) {
+        let mac = match &self.nodes[via.0] {
+            Node::Station(station) => Some(station.mac),
+            Node::Switch(_) | Node::Router(_) => None,
+        };
+        let Node::Router(node) = &mut self.nodes[router.0] else { panic!("{router:?} is no router") };
+        let cable = node.ports.iter().copied().find(|&port| self.cables[port].to == via.0);
+        let cable = cable.expect("a cable from the router to the next node");
+        match mac {
+            Some(mac) => node.add_neighbour(net, cable, mac),
+            None => node.add_route(net, len, cable),
+        }
+    }
+
     fn add_node(&mut self, name: &str, node: Node) -> NodeId {
         self.names.push(name.to_owned());
         self.nodes.push(node);
@@ -125,6 +157,7 @@ impl Network {
             match &mut self.nodes[from.0] {
                 Node::Station(station) => station.cable = Some(first + i),
                 Node::Switch(switch) => switch.add_port(first + i),
+                Node::Router(router) => router.ports.push(first + i),
             }
         }
     }
@@ -165,6 +198,26 @@ impl Network {
         if let Some(station) = self.station(id) {
             station.application = Some(application);
         }
+    }
+
+    /// Gives a machine a load.
+    pub fn load(&mut self, id: NodeId, load: Load) {
+        if let Some(station) = self.station(id) {
+            station.load = Some(load);
+        }
+    }
+
+    /// The link from one node to another, if a cable joins them.
+    #[must_use]
+    pub fn link(&self, from: NodeId, to: NodeId) -> Option<&Link> {
+        self.cables.iter().find(|cable| (cable.from, cable.to) == (from.0, to.0)).map(|cable| &cable.link)
+    }
+
+    /// The flow that sends message `number` of the load on a machine.
+    pub fn sight(&mut self, id: NodeId, number: u64) -> Option<Sight> {
+        let Some(Node::Station(station)) = self.nodes.get_mut(id.0) else { return None };
+        let fd = station.load.as_ref()?.socket_of(number)?;
+        station.machine.host()?.sight(fd)
     }
 
     /// Moves the clock of a machine ahead.
@@ -219,10 +272,10 @@ impl Network {
         applications.for_each(|application| application.open_more(count));
     }
 
-    /// True when every application is done.
+    /// True when every application and every load is done, and all their messages have arrived.
     pub fn is_done(&mut self) -> bool {
         self.look_at_touched();
-        self.busy == 0
+        self.busy == 0 && self.tally.is_over()
     }
 
     /// Number of connects that had to wait for a port or a slot.
@@ -243,7 +296,7 @@ impl Network {
     fn note(&mut self, index: usize) {
         let Node::Station(station) = &mut self.nodes[index] else { return };
         self.turns.set(index, station.due().max(self.now));
-        let is_done = station.application.as_ref().is_none_or(Application::is_done);
+        let is_done = station.is_over();
         self.busy = self.busy + usize::from(station.is_done) - usize::from(is_done);
         station.is_done = is_done;
     }
@@ -274,7 +327,7 @@ impl Network {
         self.now = self.now.max(until);
     }
 
-    /// Runs until all applications are done, at most until `limit`. True when they are done.
+    /// Runs until all applications and loads are done, at most until `limit`. True when they are done.
     pub fn run_to_end(&mut self, limit: Instant) -> bool {
         while self.breach.is_none() && self.ledger.breach.is_none() {
             if self.is_done() {
@@ -300,7 +353,7 @@ impl Network {
             let (to, twin) = (cable.to, cable.twin);
             let frame = cable.link.take(now);
             self.arrivals.set(i, cable.link.next_deadline());
-            let Some(frame) = frame else { continue };
+            let Some(mut frame) = frame else { continue };
             match &mut self.nodes[to] {
                 Node::Station(station) => {
                     if station.takes(&frame) {
@@ -320,6 +373,11 @@ impl Network {
                         self.send(port, frame);
                     }
                 }
+                Node::Router(router) => match router.decide(&mut frame) {
+                    Way::By(port) => self.send(port, frame),
+                    Way::Back => self.send(twin, frame),
+                    Way::Nowhere => {}
+                },
             }
         }
     }
@@ -344,7 +402,7 @@ impl Network {
     fn run_machine(&mut self, i: usize) {
         let now = self.now;
         let Node::Station(station) = &mut self.nodes[i] else { return };
-        station.turn(now, &mut self.ledger);
+        station.turn(now, &mut self.ledger, &mut self.tally);
         while let Some(frame) = station.machine.next_frame() {
             self.frames += 1;
             if let Some(capture) = &mut self.capture {

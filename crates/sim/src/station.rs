@@ -1,6 +1,7 @@
 //! A machine of the network with its application, its clock and the oracle of its wire.
 
 use crate::apps::{Application, Ledger};
+use crate::load::{Load, Tally};
 use crate::machine::Machine;
 use crate::oracle::WireOracle;
 use base::{Duration, Instant};
@@ -24,6 +25,8 @@ pub(crate) struct Watch {
 pub(crate) struct Station {
     pub(crate) machine: Box<dyn MachineDebug>,
     pub(crate) application: Option<Application>,
+    /// An application for figures; a machine has it instead of the other.
+    pub(crate) load: Option<Load>,
     pub(crate) watch: Option<Watch>,
     pub(crate) mac: [u8; 6],
     /// By how much its clock is ahead of the network's.
@@ -44,6 +47,7 @@ impl Station {
         Self {
             machine,
             application: None,
+            load: None,
             watch: watched_mtu.map(|mtu| Watch { oracle: WireOracle::default(), mtu }),
             mac,
             ahead: Duration::ZERO,
@@ -76,20 +80,32 @@ impl Station {
     pub(crate) fn due(&self) -> Instant {
         let input = if self.has_input { self.ran_at.plus(self.moderation) } else { Instant::NEVER };
         let application = self.application.as_ref().map_or(Instant::NEVER, Application::next_deadline);
-        let own = match self.machine.next_deadline().min(application) {
+        let load = self.load.as_ref().map_or(Instant::NEVER, Load::next_deadline);
+        let own = match self.machine.next_deadline().min(application).min(load) {
             Instant::NEVER => Instant::NEVER,
             at => Instant::from_ns(at.as_ns().saturating_sub(self.ahead.as_ns())),
         };
         own.min(input).max(self.stopped_until)
     }
 
-    pub(crate) fn turn(&mut self, network_now: Instant, ledger: &mut Ledger) {
+    /// True when its application and its load are done.
+    pub(crate) fn is_over(&self) -> bool {
+        self.application.as_ref().is_none_or(Application::is_done)
+            && self.load.as_ref().is_none_or(Load::is_done)
+    }
+
+    pub(crate) fn turn(&mut self, network_now: Instant, ledger: &mut Ledger, tally: &mut Tally) {
         let now = network_now.plus(self.ahead);
         (self.ran_at, self.has_input) = (network_now, false);
         for _ in 0..TURNS_MAX {
             self.machine.run(now);
-            let (Some(app), Some(stack)) = (&mut self.application, self.machine.stack()) else { return };
-            if !app.turn(now, stack, ledger) {
+            let Some(stack) = self.machine.stack() else { return };
+            let is_busy = match (&mut self.application, &mut self.load) {
+                (Some(app), _) => app.turn(now, stack, ledger),
+                (None, Some(load)) => load.turn(now, stack, tally),
+                (None, None) => return,
+            };
+            if !is_busy {
                 return;
             }
         }
