@@ -32,15 +32,20 @@ impl State {
     }
 
     /// Asks the flow's own bucket, and then those of its application ([`flow::Limits`]): while these are empty all its flows wait in the
-    /// backlog. The own one is a token bucket of [`BURST`] bytes, or [`BURST_LIMITED`] segments, that fills at the flow's rate. It is kept as a time, `pace_at`:
-    /// when the bucket would be full, less the time worth of the bytes taken. It may be overdrawn by one segment.
+    /// backlog. The own one is a token bucket of [`BURST`] bytes, or [`BURST_LIMITED`] segments, that fills at the flow's rate. It is kept
+    /// as a time, `pace_at`: when the bucket would be full, less the time worth of the bytes taken. It may be overdrawn by one segment, by
+    /// two where the rate is the decision.
     pub(crate) fn pace(&mut self, w: &mut Work<'_>, len: u32) -> bool {
         let cold = &mut *w.f.cold;
         let time = |bytes: u64| Duration::from_ns(bytes * 1_000_000_000 / cold.pace_rate);
         let limited = BURST_LIMITED * u64::from(w.f.tx.mss);
         let burst = time(if is_strict(cold) { limited } else { BURST });
         let full = Instant::from_ns(self.now.as_ns().saturating_sub(burst.as_ns()));
-        if self.now < cold.pace_at {
+        // Where the rate is the decision two segments go together: a receiver acknowledges every second full segment at once (RFC 5681
+        // section 4.2), but a lone one after up to 40 ms, and then the sender knows neither the round trip nor what was delivered.
+        let is_pair = cold.window.decides_rate() && !self.lists.pacer.contains(w.id.0);
+        let ahead = if is_pair { time(u64::from(w.f.tx.mss)) } else { Duration::ZERO };
+        if self.now.plus(ahead) < cold.pace_at {
             self.lists.pacer.wait(w.id.0, cold.pace_at);
             return false;
         }

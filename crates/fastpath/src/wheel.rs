@@ -141,6 +141,12 @@ impl Pacer {
         *word = u64::from(*word as u32) | u64::from(before) << 32;
     }
 
+    /// True when the flow waits.
+    #[inline]
+    pub(crate) fn contains(&self, flow: u32) -> bool {
+        self.places[flow as usize][0] as u32 != 0
+    }
+
     /// The time of the turn of a flow that waits.
     #[inline]
     pub(crate) fn at(&self, flow: u32) -> Instant {

@@ -80,3 +80,42 @@ fn an_application_may_limit_the_rate_of_a_flow() {
     cold.limit_pace(0);
     assert_eq!(cold.pace_rate, 0);
 }
+
+/// A rate that congestion control decides: the initial window goes at once, as long as no rate is known and after a pause, then pairs of
+/// segments at the rate.
+#[test]
+fn a_rate_that_is_decided_is_kept_and_a_lone_request_waits_for_nothing() {
+    // 1448 kB per second: a segment per millisecond.
+    let change = |i: &mut flow::Install| {
+        i.window = congestion::Window::new(congestion::Algorithm::Rate(11_584), 1448, base::Instant::ZERO);
+        i.snd_wnd = 1 << 20;
+    };
+    let mut s = scene_with(change, Capabilities::plain(1500, MAC_A), config());
+    assert_eq!(s.host.send(&mut s.sock, &[1; 1448], 128 << 10), 1448);
+    assert_eq!(s.poll().len(), 1);
+    s.after(Duration::from_ms(2));
+    s.peer.ack(0, 1448);
+    s.poll();
+    s.after(Duration::from_ms(30));
+    let total = 10 + 2 + 20;
+    assert_eq!(s.host.send(&mut s.sock, &vec![1; total * 1448], 128 << 10), total * 1448);
+    let (start, mut sent) = (s.now, s.poll().len());
+    assert!((10..=12).contains(&sent), "{sent}: the initial window and a pair");
+    let mut most = 0;
+    while sent < total {
+        s.now = s.host.poll(s.now, &mut s.port).deadline.min(s.now.plus(Duration::from_ms(1)));
+        let now = s.poll().len();
+        (sent, most) = (sent + now, most.max(now));
+        s.peer.ack(0, (1 + sent) as u32 * 1448);
+    }
+    let took = s.now.since(start).as_us();
+    assert!((17_000..21_500).contains(&took), "{took}");
+    assert!(most <= 3, "{most}: pairs, and the rest of one where an acknowledgement comes in between");
+    s.poll();
+    s.after(Duration::from_ms(30));
+    for _ in 0..10 {
+        // Small requests, one after the other, on the way of header prediction: none of them waits.
+        assert_eq!(s.host.send(&mut s.sock, &[2; 1000], 128 << 10), 1000);
+        assert_eq!(s.poll().len(), 1);
+    }
+}

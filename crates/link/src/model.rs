@@ -105,6 +105,12 @@ impl Model {
         &mut self.counters
     }
 
+    /// Number of packets that have not left the line at `now`, including the one being sent.
+    #[must_use]
+    pub fn queued(&self, now: Instant) -> usize {
+        self.queue.len() - self.queue.partition_point(|(left, _)| *left <= now)
+    }
+
     /// Changes the configuration from now on. Packets on the way keep their times, and the random sequences go on.
     pub fn change(&mut self, config: LinkConfig) {
         if config.trace != self.config.trace

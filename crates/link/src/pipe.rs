@@ -87,6 +87,12 @@ impl Link {
         self.model.counters()
     }
 
+    /// Number of packets in the queue at `now`, including the one being sent.
+    #[must_use]
+    pub fn queued(&self, now: Instant) -> usize {
+        self.model.queued(now)
+    }
+
     /// Number of frames on the way: in the queue, on the line, or propagating.
     #[must_use]
     pub fn in_flight(&self) -> usize {
@@ -96,22 +102,32 @@ impl Link {
     /// Sends `frame` into the link at `now`, which must not decrease from call to call.
     pub fn offer(&mut self, now: Instant, frame: &[u8]) {
         let fate = self.model.judge(now, &View::of(frame));
-        if let Some(passage) = fate.first {
-            self.carry(passage, frame);
-        }
-        if let Some(passage) = fate.second {
-            self.carry(passage, frame);
+        for passage in [fate.first, fate.second].into_iter().flatten() {
+            let mut copy = self.spare.pop().unwrap_or_default();
+            copy.clear();
+            copy.extend_from_slice(frame);
+            self.carry(passage, copy);
         }
     }
 
-    fn carry(&mut self, passage: Passage, frame: &[u8]) {
-        let mut copy = self.spare.pop().unwrap_or_default();
-        copy.clear();
-        copy.extend_from_slice(frame);
-        let len = apply(&passage.damage, &mut copy);
-        copy.truncate(len);
+    /// As [`offer`](Self::offer), without a copy, for callers that also [`take`](Self::take).
+    pub fn send(&mut self, now: Instant, frame: Vec<u8>) {
+        let fate = self.model.judge(now, &View::of(&frame));
+        match (fate.first, fate.second) {
+            (Some(first), Some(second)) => {
+                self.carry(first, frame.clone());
+                self.carry(second, frame);
+            }
+            (Some(passage), None) | (None, Some(passage)) => self.carry(passage, frame),
+            (None, None) => {}
+        }
+    }
+
+    fn carry(&mut self, passage: Passage, mut frame: Vec<u8>) {
+        let len = apply(&passage.damage, &mut frame);
+        frame.truncate(len);
         self.number += 1;
-        let flight = Flight { at: passage.at, number: self.number, frame: copy };
+        let flight = Flight { at: passage.at, number: self.number, frame };
         if passage.late {
             self.late.push(Reverse(flight));
         } else {
@@ -121,6 +137,14 @@ impl Link {
 
     /// The next frame that has arrived by `now`, valid until the next call; `None` if there is none.
     pub fn poll(&mut self, now: Instant) -> Option<&[u8]> {
+        let frame = self.take(now)?;
+        let used = std::mem::replace(&mut self.given, frame);
+        self.spare.push(used);
+        Some(&self.given)
+    }
+
+    /// Takes the next frame that has arrived by `now`; `None` if there is none.
+    pub fn take(&mut self, now: Instant) -> Option<Vec<u8>> {
         if now < self.next_deadline() {
             return None;
         }
@@ -134,10 +158,8 @@ impl Link {
         } else {
             self.in_order.pop_front()
         }?;
-        let used = std::mem::replace(&mut self.given, flight.frame);
-        self.spare.push(used);
-        self.model.counters_mut().count_delivered(self.given.len());
-        Some(&self.given)
+        self.model.counters_mut().count_delivered(flight.frame.len());
+        Some(flight.frame)
     }
 
     /// When the next frame is delivered; [`Instant::NEVER`] if none is on the way.

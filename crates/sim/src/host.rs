@@ -191,9 +191,14 @@ impl Host {
 
     /// A frame comes from the network; the next [`run`](Self::run) handles it.
     pub fn inject(&mut self, frame: &[u8]) {
+        self.inject_owned(frame.to_vec());
+    }
+
+    /// As [`inject`](Self::inject), for a frame that nothing else needs.
+    pub(crate) fn inject_owned(&mut self, frame: Vec<u8>) {
         let lane = match &self.steering {
-            Some(steering) => steering.queue_of(frame),
-            None => queue_of(frame, self.lanes.len()),
+            Some(steering) => steering.queue_of(&frame),
+            None => queue_of(&frame, self.lanes.len()),
         };
         let lane = self.strays.queue(lane, self.lanes.len());
         self.lanes[lane].interface.inject(frame);

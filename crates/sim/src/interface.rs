@@ -60,9 +60,9 @@ impl Interface {
     }
 
     /// A frame comes from the network.
-    pub(crate) fn inject(&mut self, frame: &[u8]) {
+    pub(crate) fn inject(&mut self, frame: Vec<u8>) {
         if self.received.len() < RECEIVE_RING {
-            self.received.push_back(frame.to_vec());
+            self.received.push_back(frame);
         } else {
             self.stats.drops.count(DropCause::Device);
         }

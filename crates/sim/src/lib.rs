@@ -8,12 +8,14 @@
 //! Reads no clock and does no I/O: the same seed gives the same run, byte by byte.
 #![forbid(unsafe_code)]
 
+mod agenda;
 pub mod apps;
 mod check;
 pub mod directed;
 mod host;
 mod hostile;
 mod interface;
+pub mod load;
 mod machine;
 mod neighbour;
 mod network;
@@ -21,20 +23,28 @@ mod options;
 mod oracle;
 mod pcap;
 mod receive_offload;
+mod router;
 pub mod scenario;
+mod sight;
 mod smoltcp;
 mod sockets;
 mod steering;
+mod station;
+pub mod statistics;
+mod switch;
+pub mod topology;
 
 pub use check::Leftovers;
 pub use endpoint::receive_wait::Receiving;
 pub use host::{Host, HostConfig};
 pub use machine::{Machine, Stack};
 pub use neighbour::{icmp_frame, neighbour};
-pub use network::{MachineDebug, Network, NodeId};
+pub use network::{Network, NodeId};
 pub use options::SIOCATMARK;
 pub use oracle::WireOracle;
 pub use pcap::Capture;
 pub use rustix::io::Errno;
+pub use sight::Sight;
 pub use slowpath::SynCookies;
 pub use sockets::Fd;
+pub use station::MachineDebug;

@@ -11,6 +11,10 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 pub trait Machine {
     /// A frame arrives; the next `run` handles it.
     fn inject(&mut self, frame: &[u8]);
+    /// As [`inject`](Self::inject), for a frame that nothing else needs.
+    fn inject_owned(&mut self, frame: Vec<u8>) {
+        self.inject(&frame);
+    }
     /// Does all work that is due at `now`.
     fn run(&mut self, now: Instant);
     /// Takes the next frame to send, in order.
@@ -73,6 +77,10 @@ pub trait Stack {
 impl Machine for Host {
     fn inject(&mut self, frame: &[u8]) {
         Host::inject(self, frame);
+    }
+
+    fn inject_owned(&mut self, frame: Vec<u8>) {
+        Host::inject_owned(self, frame);
     }
 
     fn run(&mut self, now: Instant) {

@@ -1,46 +1,26 @@
 //! Machines and switches joined by cables, in virtual time: the next event is at the earliest of all deadlines.
 
+use crate::agenda::Agenda;
 use crate::apps::{Application, Ledger};
-use crate::machine::Machine;
-use crate::oracle::WireOracle;
+use crate::load::{Load, Tally};
 use crate::pcap::{Capture, Direction};
+use crate::router::{Router, Way};
+use crate::sight::Sight;
+use crate::station::{MachineDebug, Station};
+use crate::switch::Switch;
 use base::{Duration, Instant};
 use link::{Link, LinkConfig};
-use std::collections::HashMap;
-
-/// A machine and its application that are still busy after this many turns at one instant never come to rest.
-const TURNS_MAX: usize = 100_000;
+use std::net::Ipv4Addr;
 
 /// The index of a machine or a switch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeId(pub usize);
 
-/// A machine with its application and its own clock.
-#[derive(Debug)]
-struct Station {
-    machine: Box<dyn MachineDebug>,
-    application: Option<Application>,
-    oracle: Option<(WireOracle, u16)>,
-    mac: [u8; 6],
-    /// By how much its clock is ahead of the network's.
-    ahead: Duration,
-    /// The machine does not run before this time.
-    stopped_until: Instant,
-    /// Frames wake the machine no sooner than this after its last run, as with interrupt moderation.
-    moderation: Duration,
-    ran_at: Instant,
-    has_input: bool,
-    cable: Option<usize>,
-}
-
-/// A machine that implements `Debug`.
-pub trait MachineDebug: Machine + std::fmt::Debug {}
-impl<M: Machine + std::fmt::Debug> MachineDebug for M {}
-
 #[derive(Debug)]
 enum Node {
     Station(Box<Station>),
-    Switch { ports: Vec<usize>, table: HashMap<[u8; 6], usize> },
+    Switch(Switch),
+    Router(Router),
 }
 
 /// One direction of a cable.
@@ -59,8 +39,20 @@ pub struct Network {
     nodes: Vec<Node>,
     cables: Vec<Cable>,
     now: Instant,
+    /// When the next frame of each cable arrives.
+    arrivals: Agenda,
+    /// When each station's next turn is due; switches have none.
+    turns: Agenda,
+    /// Stations that were changed from outside, so that their times are not known.
+    touched: Vec<usize>,
+    /// Number of stations with an application that is not done.
+    busy: usize,
+    /// The stations of one instant.
+    due: Vec<usize>,
     /// The accounts of what applications have sent and received.
     pub ledger: Ledger,
+    /// What has become of the messages of loads.
+    pub tally: Tally,
     /// All frames on the wire are written here, if set.
     pub capture: Option<Capture>,
     /// The first violation seen on a wire or in a flow record.
@@ -78,7 +70,13 @@ impl Network {
             nodes: Vec::new(),
             cables: Vec::new(),
             now,
+            arrivals: Agenda::default(),
+            turns: Agenda::default(),
+            touched: Vec::new(),
+            busy: 0,
+            due: Vec::new(),
             ledger: Ledger::default(),
+            tally: Tally::default(),
             capture: None,
             breach: None,
             frames: 0,
@@ -106,26 +104,45 @@ impl Network {
         machine: Box<dyn MachineDebug>,
         watched_mtu: Option<u16>,
     ) -> NodeId {
-        self.names.push(name.to_owned());
-        self.nodes.push(Node::Station(Box::new(Station {
-            machine,
-            application: None,
-            oracle: watched_mtu.map(|mtu| (WireOracle::default(), mtu)),
-            mac,
-            ahead: Duration::ZERO,
-            stopped_until: Instant::ZERO,
-            moderation: Duration::ZERO,
-            ran_at: Instant::ZERO,
-            has_input: false,
-            cable: None,
-        })));
-        NodeId(self.nodes.len() - 1)
+        let station = Station::new(mac, machine, watched_mtu);
+        let id = self.add_node(name, Node::Station(Box::new(station)));
+        self.touched.push(id.0);
+        id
     }
 
-    /// Adds a switch without cables.
+    /// Adds a switch without cables, which learns where machines are.
     pub fn add_switch(&mut self, name: &str) -> NodeId {
+        self.add_node(name, Node::Switch(Switch::default()))
+    }
+
+    /// Adds a router without cables and routes. Routers with the same `seed` choose alike where several ways lead to a destination.
+    pub fn add_router(&mut self, name: &str, seed: u64) -> NodeId {
+        self.add_node(name, Node::Router(Router::new(seed)))
+    }
+
+    /// Adds a way to the addresses with the first `len` bits of `net`: from `router` to the node `via`, which a cable joins to it. If that is
+    /// a machine, it has the address `net`.
+    ///
+    /// # Panics
+    /// When `router` is no router, or no cable leads from it to `via`.
+    pub fn add_route(&mut self, router: NodeId, net: Ipv4Addr, len: u8, via: NodeId) {
+        let mac = match &self.nodes[via.0] {
+            Node::Station(station) => Some(station.mac),
+            Node::Switch(_) | Node::Router(_) => None,
+        };
+        let Node::Router(node) = &mut self.nodes[router.0] else { panic!("{router:?} is no router") };
+        let cable = node.ports.iter().copied().find(|&port| self.cables[port].to == via.0);
+        let cable = cable.expect("a cable from the router to the next node");
+        match mac {
+            Some(mac) => node.add_neighbour(net, cable, mac),
+            None => node.add_route(net, len, cable),
+        }
+    }
+
+    fn add_node(&mut self, name: &str, node: Node) -> NodeId {
         self.names.push(name.to_owned());
-        self.nodes.push(Node::Switch { ports: Vec::new(), table: HashMap::new() });
+        self.nodes.push(node);
+        self.turns.add();
         NodeId(self.nodes.len() - 1)
     }
 
@@ -135,10 +152,12 @@ impl Network {
         let [there, back] = configs;
         for (i, (config, from, to)) in [(there, a, b), (back, b, a)].into_iter().enumerate() {
             let link = Link::new(config, seed.wrapping_mul(2).wrapping_add(i as u64));
+            self.arrivals.add();
             self.cables.push(Cable { link, from: from.0, to: to.0, twin: first + 1 - i });
             match &mut self.nodes[from.0] {
                 Node::Station(station) => station.cable = Some(first + i),
-                Node::Switch { ports, .. } => ports.push(first + i),
+                Node::Switch(switch) => switch.add_port(first + i),
+                Node::Router(router) => router.ports.push(first + i),
             }
         }
     }
@@ -157,14 +176,20 @@ impl Network {
         self.cables.iter().map(|c| (self.names[c.from].as_str(), self.names[c.to].as_str(), &c.link))
     }
 
+    /// A station, to be changed.
     fn station(&mut self, id: NodeId) -> Option<&mut Station> {
         match self.nodes.get_mut(id.0) {
-            Some(Node::Station(station)) => Some(station),
+            Some(Node::Station(station)) => {
+                self.touched.push(id.0);
+                Some(station)
+            }
             _ => None,
         }
     }
 
+    /// All stations, to be changed.
     fn stations(&mut self) -> impl Iterator<Item = &mut Station> {
+        self.touched.extend(0..self.nodes.len());
         self.nodes.iter_mut().filter_map(|n| if let Node::Station(s) = n { Some(&mut **s) } else { None })
     }
 
@@ -173,6 +198,26 @@ impl Network {
         if let Some(station) = self.station(id) {
             station.application = Some(application);
         }
+    }
+
+    /// Gives a machine a load.
+    pub fn load(&mut self, id: NodeId, load: Load) {
+        if let Some(station) = self.station(id) {
+            station.load = Some(load);
+        }
+    }
+
+    /// The link from one node to another, if a cable joins them.
+    #[must_use]
+    pub fn link(&self, from: NodeId, to: NodeId) -> Option<&Link> {
+        self.cables.iter().find(|cable| (cable.from, cable.to) == (from.0, to.0)).map(|cable| &cable.link)
+    }
+
+    /// The flow that sends message `number` of the load on a machine.
+    pub fn sight(&mut self, id: NodeId, number: u64) -> Option<Sight> {
+        let Some(Node::Station(station)) = self.nodes.get_mut(id.0) else { return None };
+        let fd = station.load.as_ref()?.socket_of(number)?;
+        station.machine.host()?.sight(fd)
     }
 
     /// Moves the clock of a machine ahead.
@@ -205,7 +250,8 @@ impl Network {
 
     /// Kills the application of a machine; the machine continues.
     pub fn kill(&mut self, id: NodeId) {
-        let Self { nodes, ledger, .. } = self;
+        let Self { nodes, ledger, touched, .. } = self;
+        touched.push(id.0);
         let Some(Node::Station(station)) = nodes.get_mut(id.0) else { return };
         if let Some(app) = &mut station.application {
             app.kill(ledger);
@@ -226,9 +272,10 @@ impl Network {
         applications.for_each(|application| application.open_more(count));
     }
 
-    /// True when every application is done.
+    /// True when every application and every load is done, and all their messages have arrived.
     pub fn is_done(&mut self) -> bool {
-        self.stations().all(|station| station.application.as_ref().is_none_or(Application::is_done))
+        self.look_at_touched();
+        self.busy == 0 && self.tally.is_over()
     }
 
     /// Number of connects that had to wait for a port or a slot.
@@ -245,15 +292,25 @@ impl Network {
         }
     }
 
+    /// Notes what has changed of a station: when its turn is due, and whether its application is done.
+    fn note(&mut self, index: usize) {
+        let Node::Station(station) = &mut self.nodes[index] else { return };
+        self.turns.set(index, station.due().max(self.now));
+        let is_done = station.is_over();
+        self.busy = self.busy + usize::from(station.is_done) - usize::from(is_done);
+        station.is_done = is_done;
+    }
+
+    fn look_at_touched(&mut self) {
+        while let Some(index) = self.touched.pop() {
+            self.note(index);
+        }
+    }
+
     /// The time of the next event.
-    #[must_use]
-    pub fn next_event(&self) -> Instant {
-        let links = self.cables.iter().map(|cable| cable.link.next_deadline());
-        let nodes = self.nodes.iter().map(|node| match node {
-            Node::Station(station) => station.due(),
-            Node::Switch { .. } => Instant::NEVER,
-        });
-        links.chain(nodes).min().unwrap_or(Instant::NEVER).max(self.now)
+    pub fn next_event(&mut self) -> Instant {
+        self.look_at_touched();
+        self.arrivals.next().min(self.turns.next()).max(self.now)
     }
 
     /// Runs until `until`, or until the first violation.
@@ -270,7 +327,7 @@ impl Network {
         self.now = self.now.max(until);
     }
 
-    /// Runs until all applications are done, at most until `limit`. True when they are done.
+    /// Runs until all applications and loads are done, at most until `limit`. True when they are done.
     pub fn run_to_end(&mut self, limit: Instant) -> bool {
         while self.breach.is_none() && self.ledger.breach.is_none() {
             if self.is_done() {
@@ -288,65 +345,85 @@ impl Network {
         false
     }
 
-    /// Delivers frames that arrive now to machines and through switches.
+    /// Delivers frames that arrive now to machines and through switches, cable by cable in their order.
     fn deliver(&mut self) {
         let now = self.now;
-        let mut i = 0;
-        while i < self.cables.len() {
+        while let Some(i) = self.arrivals.pop(now) {
             let cable = &mut self.cables[i];
             let (to, twin) = (cable.to, cable.twin);
-            let Some(frame) = cable.link.poll(now) else {
-                i += 1;
-                continue;
-            };
+            let frame = cable.link.take(now);
+            self.arrivals.set(i, cable.link.next_deadline());
+            let Some(mut frame) = frame else { continue };
             match &mut self.nodes[to] {
                 Node::Station(station) => {
-                    if station.takes(frame) {
+                    if station.takes(&frame) {
                         if let Some(capture) = &mut self.capture {
-                            capture.record(now, to, Direction::Inbound, frame);
+                            capture.record(now, to, Direction::Inbound, &frame);
                         }
                         station.inject(frame);
+                        self.turns.set(to, station.due().max(now));
                     }
                 }
-                Node::Switch { ports, table } => {
-                    let frame = frame.to_vec();
-                    for out in route(&frame, twin, ports, table) {
-                        self.cables[out].link.offer(now, &frame);
-                        // A link without delay delivers the frame at this instant: its turn comes again.
-                        i = i.min(out);
+                Node::Switch(switch) => {
+                    let mut ports = switch.ports_of(&frame, twin);
+                    let last = ports.next();
+                    // A link without delay delivers the frame at this instant.
+                    ports.for_each(|port| self.send(port, frame.clone()));
+                    if let Some(port) = last {
+                        self.send(port, frame);
                     }
                 }
+                Node::Router(router) => match router.decide(&mut frame) {
+                    Way::By(port) => self.send(port, frame),
+                    Way::Back => self.send(twin, frame),
+                    Way::Nowhere => {}
+                },
             }
         }
     }
 
+    fn send(&mut self, cable: usize, frame: Vec<u8>) {
+        let link = &mut self.cables[cable].link;
+        link.send(self.now, frame);
+        self.arrivals.set(cable, link.next_deadline());
+    }
+
     fn run_machines(&mut self) {
-        for i in 0..self.nodes.len() {
-            let Node::Station(station) = &mut self.nodes[i] else { continue };
-            if self.now < station.due() {
-                continue;
+        let mut due = std::mem::take(&mut self.due);
+        while let Some(i) = self.turns.pop(self.now) {
+            due.push(i);
+        }
+        for i in due.drain(..) {
+            self.run_machine(i);
+        }
+        self.due = due;
+    }
+
+    fn run_machine(&mut self, i: usize) {
+        let now = self.now;
+        let Node::Station(station) = &mut self.nodes[i] else { return };
+        station.turn(now, &mut self.ledger, &mut self.tally);
+        while let Some(frame) = station.machine.next_frame() {
+            self.frames += 1;
+            if let Some(capture) = &mut self.capture {
+                capture.record(now, i, Direction::Outbound, &frame);
             }
-            station.turn(self.now, &mut self.ledger);
-            let now = self.now;
-            while let Some(frame) = station.machine.next_frame() {
-                self.frames += 1;
-                if let Some(capture) = &mut self.capture {
-                    capture.record(now, i, Direction::Outbound, &frame);
-                }
-                if let Some((oracle, mtu)) = &mut station.oracle
-                    && let Err(what) = oracle.sent(&frame, *mtu)
-                    && self.breach.is_none()
-                {
-                    self.breach = Some(format!("{}: {what}", self.names[i]));
-                }
-                if let Some(cable) = station.cable {
-                    self.cables[cable].link.offer(now, &frame);
-                }
+            if let Some(watch) = &mut station.watch
+                && let Err(what) = watch.oracle.sent(&frame, watch.mtu)
+                && self.breach.is_none()
+            {
+                self.breach = Some(format!("{}: {what}", self.names[i]));
             }
-            if let Some((oracle, _)) = &mut station.oracle {
-                oracle.turned();
+            if let Some(cable) = station.cable {
+                let link = &mut self.cables[cable].link;
+                link.send(now, frame);
+                self.arrivals.set(cable, link.next_deadline());
             }
         }
+        if let Some(watch) = &mut station.watch {
+            watch.oracle.turned();
+        }
+        self.note(i);
     }
 
     /// Checks the records of all our hosts.
@@ -375,61 +452,5 @@ impl Network {
             text.push_str(&format!("\n  connection {id}: {ends:?}"));
         }
         text
-    }
-}
-
-/// The cables by which a switch sends on a frame that came in by the twin of the cable `from`.
-fn route(frame: &[u8], from: usize, ports: &[usize], table: &mut HashMap<[u8; 6], usize>) -> Vec<usize> {
-    let (Some(dst), Some(src)) =
-        (frame.first_chunk::<6>(), frame.get(6..12).and_then(|b| b.first_chunk::<6>()))
-    else {
-        return Vec::new();
-    };
-    table.insert(*src, from);
-    match table.get(dst) {
-        Some(&port) => vec![port],
-        None => ports.iter().copied().filter(|port| *port != from).collect(),
-    }
-}
-
-impl Station {
-    /// True for frames to this station's address, to a group, or to all.
-    fn takes(&self, frame: &[u8]) -> bool {
-        let is_for_us = frame.first_chunk::<6>().is_some_and(|dst| dst[0] & 1 == 1 || *dst == self.mac);
-        // ARP has no checksum of its own. A damaged ARP frame, which a real link's frame check sequence would find, is dropped here.
-        let is_arp = frame.get(12..14) == Some(&[0x08, 0x06]);
-        is_for_us && (!is_arp || frame.get(22..28) == frame.get(6..12))
-    }
-
-    fn inject(&mut self, frame: &[u8]) {
-        if let Some((oracle, _)) = &mut self.oracle {
-            oracle.received(frame);
-        }
-        self.machine.inject(frame);
-        self.has_input = true;
-    }
-
-    /// When the station's next turn is due, in the network's time.
-    fn due(&self) -> Instant {
-        let input = if self.has_input { self.ran_at.plus(self.moderation) } else { Instant::NEVER };
-        let application = self.application.as_ref().map_or(Instant::NEVER, Application::next_deadline);
-        let own = match self.machine.next_deadline().min(application) {
-            Instant::NEVER => Instant::NEVER,
-            at => Instant::from_ns(at.as_ns().saturating_sub(self.ahead.as_ns())),
-        };
-        own.min(input).max(self.stopped_until)
-    }
-
-    fn turn(&mut self, network_now: Instant, ledger: &mut Ledger) {
-        let now = network_now.plus(self.ahead);
-        (self.ran_at, self.has_input) = (network_now, false);
-        for _ in 0..TURNS_MAX {
-            self.machine.run(now);
-            let (Some(app), Some(stack)) = (&mut self.application, self.machine.stack()) else { return };
-            if !app.turn(now, stack, ledger) {
-                return;
-            }
-        }
-        ledger.breach(|| "an application and its stack never come to rest".to_owned());
     }
 }

@@ -10,7 +10,7 @@ use base::{Duration, Instant};
 use rustix::io::Errno;
 
 /// Largest number of bytes moved by one call.
-const PIECE: usize = 65_536;
+pub(crate) const PIECE: usize = 65_536;
 
 /// One end of one connection; see the module.
 #[derive(Debug)]
@@ -45,7 +45,8 @@ pub(crate) struct World<'a> {
     pub(crate) now: Instant,
     pub(crate) stack: &'a mut dyn Stack,
     pub(crate) ledger: &'a mut Ledger,
-    pub(crate) buffer: &'a mut Vec<u8>,
+    /// Received bytes: `PIECE` long.
+    pub(crate) buffer: &'a mut [u8],
     pub(crate) plans: Plans,
 }
 
@@ -122,8 +123,8 @@ impl Endpoint {
             return Ok(false);
         }
         let Some(manner) = self.manner() else { return self.read_header(w) };
-        w.buffer.resize(manner.read.min(PIECE), 0);
-        match w.stack.read(self.fd, w.buffer) {
+        let most = manner.read.min(PIECE);
+        match w.stack.read(self.fd, &mut w.buffer[..most]) {
             Ok(0) => self.read_end(w),
             Ok(n) => self.check(w, n),
             Err(Errno::AGAIN) => return Ok(false),
@@ -185,10 +186,10 @@ impl Endpoint {
         if left == 0 {
             return Ok(false);
         }
-        w.buffer.resize(left.min(manner.write.min(PIECE) as u64) as usize, 0);
+        let len = left.min(manner.write.min(PIECE) as u64) as usize;
         let stream = if self.side == Side::Client { Stream::up(id) } else { Stream::down(id) };
-        stream.fill(self.sent, w.buffer);
-        match w.stack.write(self.fd, w.buffer) {
+        let mut header = [0; HEADER as usize];
+        match w.stack.write(self.fd, stream.piece(self.sent, len, &mut header)) {
             Ok(n) => {
                 self.sent += n as u64;
                 w.ledger.sent(w.now, id, self.side, n);

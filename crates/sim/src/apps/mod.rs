@@ -12,7 +12,7 @@ pub use plan::{Manner, Pattern, Plan, Profile, Side};
 use crate::machine::Stack;
 use crate::sockets::Fd;
 use base::{Duration, Instant};
-use endpoint::{Endpoint, Next, World};
+use endpoint::{Endpoint, Next, PIECE, World};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -96,7 +96,7 @@ impl Application {
             clients: 0,
             ends: BTreeMap::new(),
             wakes: BTreeSet::new(),
-            buffer: Vec::new(),
+            buffer: vec![0; PIECE],
             refused: 0,
         }
     }

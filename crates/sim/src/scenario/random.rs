@@ -7,6 +7,16 @@ use congestion::Algorithm;
 use link::{Amount, Burst, Flap, LinkConfig, Loss, Probability, Reorder};
 use rustix::io::Errno;
 
+/// Congestion control of the machines.
+const ALGORITHMS: [Algorithm; 6] = [
+    Algorithm::Cubic,
+    Algorithm::Reno,
+    Algorithm::Dctcp,
+    Algorithm::RateDctcp,
+    Algorithm::Timely,
+    Algorithm::Bbr,
+];
+
 /// Latest time after the beginning for injected faults, ms.
 const STORM_MS: u64 = 20_000;
 
@@ -137,7 +147,7 @@ fn machine(rng: &mut Seed, kind: Kind) -> MachineSetting {
     shared.ecn = rng.below(2) == 0;
     shared.receive_buffer_max = 4096 << rng.below(9);
     shared.receive_buffer_initial = shared.receive_buffer_max.min(4096 << rng.below(6));
-    setting.algorithm = [Algorithm::Cubic, Algorithm::Reno, Algorithm::Dctcp][rng.below(3) as usize];
+    setting.algorithm = ALGORITHMS[rng.below(ALGORITHMS.len() as u64) as usize];
     setting.mtu = [1500, 1500, 1500, 1280, 9000][rng.below(5) as usize];
     setting.has_offload = rng.below(3) == 0;
     setting.merges = rng.below(3) == 0;

@@ -2,7 +2,8 @@
 
 use crate::apps::{Application, Opens, Plans, Profile};
 use crate::host::{Host, HostConfig};
-use crate::network::{MachineDebug, Network, NodeId};
+use crate::network::{Network, NodeId};
+use crate::station::MachineDebug;
 use base::{Duration, Instant, Seed};
 use congestion::Algorithm;
 use link::{LinkConfig, Loss, Probability, Reorder};

@@ -1,0 +1,41 @@
+//! What a figure shows of a flow: window, rate, round-trip times.
+
+use crate::host::Host;
+use crate::sockets::Fd;
+
+/// The state of a sending flow at one time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sight {
+    /// Congestion window, bytes.
+    pub cwnd: u32,
+    /// Rate at which the pacer sends, bytes per second; 0: it does not.
+    pub pace_rate: u64,
+    /// Smoothed round-trip time, microseconds; 0 before the first sample.
+    pub srtt_us: u32,
+    /// Least round-trip time, microseconds; `u32::MAX` before the first sample.
+    pub min_rtt_us: u32,
+    /// Bytes in flight.
+    pub in_flight: u32,
+    /// Bytes retransmitted so far.
+    pub retransmitted_bytes: u64,
+    /// Timeouts so far.
+    pub timeouts: u32,
+}
+
+impl Host {
+    /// The flow of a socket, while TCP has one.
+    #[must_use]
+    pub fn sight(&self, fd: Fd) -> Option<Sight> {
+        let mut guard = self.slow.flows().lock_briefly(self.flow(fd)?)?;
+        let parts = guard.parts();
+        Some(Sight {
+            cwnd: parts.tx.cwnd,
+            pace_rate: parts.cold.pace_rate,
+            srtt_us: parts.cold.srtt_us,
+            min_rtt_us: parts.cold.rtt_us_min,
+            in_flight: parts.tx.in_flight(),
+            retransmitted_bytes: parts.cold.counters.retransmitted_bytes,
+            timeouts: parts.cold.counters.timeouts,
+        })
+    }
+}
