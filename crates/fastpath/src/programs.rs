@@ -10,7 +10,7 @@ use crate::wheel::Pacer;
 use base::limits::RING_MAX;
 use base::{Duration, Instant};
 use core::sync::atomic::Ordering::Acquire;
-use flow::{FlowId, FlowMut, Flows, rare, state};
+use flow::{FlowId, FlowMut, Flows, Sending, rare, state};
 use port::Port;
 
 /// Time without a run after which the program runs though nothing has come, so that its conditions about time come true: a smoothed round
@@ -110,9 +110,10 @@ impl State {
     /// New data up to `snd_max` is on its way; `is_first`: nothing was in flight before.
     #[inline(never)]
     pub(crate) fn note_programmed(&mut self, f: &mut FlowMut<'_>, is_first: bool) {
-        let (now_us, end, srtt_us) = (self.now_us(), f.tx.snd_max, f.cold.srtt_us);
+        let (end, in_flight, srtt_us) = (f.tx.snd_max, f.tx.in_flight(), f.cold.srtt_us);
+        let sending = Sending { end, now_us: self.now_us(), is_first, in_flight, resolution_us: 0 };
         if let Some(program) = &mut f.cold.program {
-            program.sent(end, now_us, is_first, srtt_us);
+            program.sent(sending, srtt_us);
         }
     }
 

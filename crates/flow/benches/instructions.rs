@@ -4,7 +4,7 @@
 
 use base::SeqNumber;
 use ccp_vm::{Bounds, Builder, Changes, Primitive, Program};
-use flow::{FlowProgram, Situation, Start};
+use flow::{FlowProgram, Sending, Situation, Start};
 use std::hint::black_box;
 use std::sync::Arc;
 
@@ -36,6 +36,10 @@ fn program() -> Program {
     program.finish().unwrap().verify().unwrap()
 }
 
+fn sending(end: SeqNumber, now_us: u32, is_first: bool) -> Sending {
+    Sending { end, now_us, is_first, in_flight: 100 * MSS, resolution_us: 0 }
+}
+
 /// One segment is acknowledged, the program decides, and one is sent.
 #[inline(never)]
 fn invocation(program: &mut FlowProgram, at: &Situation, snd_max: SeqNumber) -> Option<ccp_vm::Decision> {
@@ -45,7 +49,7 @@ fn invocation(program: &mut FlowProgram, at: &Situation, snd_max: SeqNumber) -> 
     if program.announces() {
         program.report_taken();
     }
-    program.sent(snd_max.plus(MSS), at.now_us as u32, false, SRTT_US);
+    program.sent(sending(snd_max.plus(MSS), at.now_us as u32, false), SRTT_US);
     decision
 }
 
@@ -71,7 +75,7 @@ fn figure_2() {
     let mut program = FlowProgram::new(&start, &at, at.una);
     // A hundred segments in flight, one for each 100 us.
     for i in 0..100 {
-        program.sent(SeqNumber(MSS * (i + 1)), 990_000 + 100 * i, i == 0, SRTT_US);
+        program.sent(sending(SeqNumber(MSS * (i + 1)), 990_000 + 100 * i, i == 0), SRTT_US);
     }
     let mut decided = 0;
     for n in 0..RUNS {

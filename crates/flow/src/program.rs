@@ -255,10 +255,11 @@ impl FlowProgram {
         self.lost = self.lost.wrapping_add(bytes);
     }
 
-    /// New data is sent; the smoothed round-trip time is `srtt_us`.
-    pub fn sent(&mut self, end: SeqNumber, now_us: u32, is_first: bool, srtt_us: u32) {
+    /// New data is sent; of `sending` the resolution is computed here, from the smoothed round-trip time.
+    #[inline]
+    pub fn sent(&mut self, sending: Sending, srtt_us: u32) {
         let resolution_us = (srtt_us / 64).max(RESOLUTION_US_MIN);
-        self.sampler.sent(&Sending { end, now_us, is_first, resolution_us });
+        self.sampler.sent(&Sending { resolution_us, ..sending });
     }
 
     /// As [`Sampler::limit`].

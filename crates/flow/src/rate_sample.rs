@@ -55,7 +55,10 @@ pub struct Sending {
     pub now_us: u32,
     /// Nothing was in flight before.
     pub is_first: bool,
-    /// Bytes sent within so many microseconds count as one burst.
+    /// Bytes in flight, these included.
+    pub in_flight: u32,
+    /// Bytes sent within so many microseconds count as one burst, unless the samples
+    /// would differ by more than that, or by a 64th of what is in flight.
     pub resolution_us: u32,
 }
 
@@ -115,7 +118,12 @@ impl Sampler {
         let is_app_limited = self.limited_until.is_some();
         if let Some(last) = usize::from(self.count).checked_sub(1).filter(|_| !sending.is_first) {
             let last = &mut self.marks[place(self.first, last)];
-            let is_soon = now_us.wrapping_sub(last.at) <= sending.resolution_us;
+            let more = self.delivered.wrapping_sub(last.delivered);
+            let most_us = sending.resolution_us;
+            let between = self.first_sent_at.wrapping_sub(last.first_sent_at);
+            let is_soon = now_us.wrapping_sub(last.at) <= most_us
+                && between.wrapping_add(most_us) <= 2 * most_us
+                && more <= sending.in_flight / 64;
             if is_soon && last.is_app_limited == is_app_limited {
                 last.end = sending.end;
                 return;
@@ -231,7 +239,7 @@ mod tests {
     use super::*;
 
     fn sending(end: u32, now_us: u32, is_first: bool) -> Sending {
-        Sending { end: SeqNumber(end), now_us, is_first, resolution_us: 50 }
+        Sending { end: SeqNumber(end), now_us, is_first, in_flight: 10_000, resolution_us: 50 }
     }
 
     fn delivery(newest: u32, una: u32, delivered: u32, now_us: u32) -> Delivery {

@@ -7,7 +7,8 @@ use ccp_vm::{Builder, Flag, Primitive, Source, Variable};
 use link::LinkConfig;
 use sim::apps::Profile;
 use sim::scenario::{Run, Setting};
-use sim::{AgentSetting, Mind};
+use sim::{AgentSetting, Mind, NodeId};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 const MSS: u32 = 1448;
@@ -77,4 +78,62 @@ fn reno_as_a_program_fills_a_link() {
     assert!(report.dropped > 20, "the queue overflows again and again: {}", report.dropped);
     let share = report.goodput / 24e6;
     assert!(share > 0.90, "{share} of the link");
+}
+
+/// Sums of what is acknowledged and lost, reported at each run: whatever waits for the agent is merged.
+fn counting() -> Source {
+    let mut program = Builder::new();
+    let acked = program.volatile_report(0);
+    let runs = program.volatile_report(0);
+    program.always(|event| {
+        let sum = event.add(acked, Primitive::BytesAcked);
+        event.set(acked, sum);
+        let sum = event.add(runs, 1);
+        event.set(runs, sum);
+        event.report();
+    });
+    program.finish().unwrap()
+}
+
+/// The agent's socket takes ten datagrams, and its answers take 5 ms: most reports find no room. All bytes are told of, once.
+#[test]
+fn reports_that_find_no_room_are_merged_and_none_is_lost() {
+    let link = LinkConfig::rated(100_000_000, Duration::from_us(100));
+    let mut setting = Setting::pair(2, &link, Profile::Bulk(3_000_000), 3);
+    let mind = Mind::Gives(Arc::new(counting()));
+    setting.machines[1].agent = Some(AgentSetting { staleness: Duration::from_ms(5), mind });
+    let mut run = Run::new(setting);
+    assert_eq!(run.finish().failure, None);
+    let reports = run.network().machine(NodeId(1)).unwrap().host().unwrap().take_reports();
+    let mut flows = BTreeMap::new();
+    for report in &reports {
+        let (acked, runs, count, ends) = flows.entry(report.flow).or_insert((0, 0, 0u64, 0));
+        match report.values[..] {
+            [bytes, n] => (*acked, *runs, *count) = (*acked + bytes, *runs + n, *count + 1),
+            _ => *ends += 1,
+        }
+    }
+    assert_eq!(flows.len(), 3);
+    for (acked, runs, count, ends) in flows.into_values() {
+        // The first bytes were acknowledged before the program had come.
+        assert!((2_800_000..=3_000_100).contains(&acked), "{acked} bytes of 3,000,000 and a header");
+        assert!(count * 3 < runs * 2 && count > 3, "{count} reports of {runs} runs");
+        assert_eq!(ends, 1);
+    }
+}
+
+/// An agent that is so slow that its socket stays full loses its flows, and gets them again under new numbers once it reads.
+#[test]
+fn flows_fall_back_from_a_stalled_agent_and_return_to_it() {
+    let link = LinkConfig::rated(100_000_000, Duration::from_us(100));
+    let mut setting = Setting::pair(4, &link, Profile::Bulk(6_000_000), 2);
+    let mind = Mind::Gives(Arc::new(counting()));
+    setting.machines[1].agent = Some(AgentSetting { staleness: Duration::from_ms(60), mind });
+    let mut run = Run::new(setting);
+    let report = run.finish();
+    assert_eq!(report.failure, None);
+    let reports = run.network().machine(NodeId(1)).unwrap().host().unwrap().take_reports();
+    let numbers: BTreeSet<u32> = reports.iter().map(|report| report.flow).collect();
+    assert!(numbers.len() >= 4, "2 flows under {} numbers", numbers.len());
+    assert!(report.goodput > 50e6, "{} bit/s", report.goodput);
 }
