@@ -2,7 +2,6 @@
 
 use crate::lend::give_back;
 use crate::rack::{News, THRESHOLD};
-use crate::repair::pipe;
 use crate::setup::{State, Work};
 use base::SeqNumber;
 use flow::{Decision, Episode, Event, FlowMut, Signals, event, state};
@@ -58,6 +57,9 @@ impl State {
         let mut news = (is_lossy || heard.has_reports).then(|| self.take_news(w, p, heard.is_advance));
         if let Some(news) = &mut news {
             news.is_pure_duplicate = heard.is_bare && !heard.has_reports;
+            if let Some(program) = &mut w.f.cold.program {
+                program.on_news(news.reported, news.newest);
+            }
         }
         if heard.is_advance {
             self.advance(w, p, heard.echo, news.as_ref());
@@ -67,6 +69,9 @@ impl State {
         self.take_window_and_duplicate(w, p, heard);
         if let Some(news) = news {
             self.judge(w, &news, heard.is_advance);
+        }
+        if let Some(program) = &mut w.f.cold.program {
+            program.news_end();
         }
     }
 
@@ -143,12 +148,12 @@ impl State {
     }
 
     /// Lets congestion control react to `bytes` delivered. In fast recovery PRR governs the window, and only an algorithm that decides a
-    /// rate is asked.
+    /// rate is asked, or a program told.
     #[inline(always)]
     pub(crate) fn steer(&mut self, f: &mut FlowMut<'_>, bytes: u32, rtt: Option<u32>, echo: bool) {
         if f.rx.has(state::RECOVERY) {
-            if f.cold.window.decides_rate() {
-                self.steer_rate(f, bytes, rtt, echo);
+            if f.cold.window.is_decided_outside() {
+                self.steer_outside(f, bytes, rtt, echo);
             }
             return;
         }
@@ -172,8 +177,8 @@ impl State {
     /// As `steer`, when the flow uses its whole congestion window or the peer echoes congestion.
     #[inline(never)]
     fn steer_used(&mut self, f: &mut FlowMut<'_>, bytes: u32, rtt: Option<u32>, echo: bool) {
-        if f.cold.window.decides_rate() {
-            return self.steer_rate(f, bytes, rtt, echo);
+        if f.cold.window.is_decided_outside() {
+            return self.steer_outside(f, bytes, rtt, echo);
         }
         // A batch's acknowledgements are processed before the data they make room for is sent, so add back what they acknowledged.
         let used = if f.rx.has(state::CWND_FULL) { f.tx.cwnd.saturating_sub(bytes) } else { 0 };
@@ -196,13 +201,23 @@ impl State {
         f.cold.counters.marked_bytes += u64::from(signals.marked_bytes);
     }
 
+    /// As `steer`, for an algorithm that decides a rate, or a program, which decides later, in the flow's turn.
+    #[inline]
+    fn steer_outside(&mut self, f: &mut FlowMut<'_>, bytes: u32, rtt: Option<u32>, echo: bool) {
+        if f.cold.window.is_programmed() {
+            Self::tell_program(f, echo);
+        } else {
+            self.steer_rate(f, bytes, rtt, echo);
+        }
+    }
+
     /// As `steer`, for an algorithm that decides a rate.
     #[cold]
     fn steer_rate(&mut self, f: &mut FlowMut<'_>, bytes: u32, rtt: Option<u32>, echo: bool) {
         let signals = Signals {
             acked_bytes: bytes,
             marked_bytes: if echo { bytes } else { 0 },
-            in_flight: pipe(f),
+            in_flight: f.pipe(),
             rtt_us: rtt,
             ..f.signals(self.now)
         };
@@ -308,6 +323,10 @@ impl State {
 
     /// Counts a duplicate ACK of a peer without SACK: a segment has left the network, and another is perhaps lost.
     fn duplicate(&mut self, f: &mut FlowMut<'_>) {
+        if let Some(program) = &mut f.cold.program {
+            program.on_news(u32::from(f.tx.mss), None);
+            program.news_end();
+        }
         if f.rx.has(state::RECOVERY) {
             // Packet conservation: the segment that has left the network makes room for a new one.
             f.steer(Event::Duplicate { segments: 1 }, &f.signals(self.now));

@@ -229,6 +229,7 @@ impl Core {
         state.take_turns(flows, homes, port);
         state.acknowledge_due(flows, homes, port);
         state.look_after(flows, homes, port);
+        state.tick_programs(flows, homes, port);
         state.release_held(flows, homes, port);
         state.sweep_lent(flows, homes);
         state.sweep_grown(flows, homes);

@@ -47,6 +47,10 @@ pub(crate) struct FlowLists {
     pub(crate) due: List,
     /// Flows that the pacer has put off, by the time of their next segment.
     pub(crate) pacer: Pacer,
+    /// Flows with a program and something under way, by the time of the program's tick.
+    pub(crate) ticks: Pacer,
+    /// Flows with a tick that is due.
+    pub(crate) ticked: List,
     /// Slots to tell at the end of the stage.
     pub(crate) told: Vec<Told>,
 }
@@ -60,10 +64,12 @@ pub(crate) struct Listed {
     held: Option<u64>,
     looks: Option<Instant>,
     pacer: Option<Instant>,
+    ticks: Option<Instant>,
     has_backlog: bool,
     is_owing: bool,
     is_asked: bool,
     is_due: bool,
+    is_ticked: bool,
     has_news: bool,
     is_acknowledged: bool,
 }
@@ -83,6 +89,8 @@ impl FlowLists {
             looks: Pacer::new(flows),
             due: List::new(flows),
             pacer: Pacer::new(flows),
+            ticks: Pacer::new(flows),
+            ticked: List::new(flows),
             told: Vec::with_capacity(TOLD_MAX),
         }
     }
@@ -90,8 +98,22 @@ impl FlowLists {
     /// Takes the flow out of all lists. What stayed would act on the next flow with this id, or on a flow that another core serves.
     pub(crate) fn take_out(&mut self, FlowId(flow): FlowId) -> Listed {
         // Names every list: one that is added is not forgotten here.
-        let Self { acks, backlog, owed, asked, is_asking: _, lent, grown, held, looks, due, pacer, told } =
-            self;
+        let Self {
+            acks,
+            backlog,
+            owed,
+            asked,
+            is_asking: _,
+            lent,
+            grown,
+            held,
+            looks,
+            due,
+            pacer,
+            ticks,
+            ticked,
+            told,
+        } = self;
         let bit = 1 << (flow % 64);
         let mut listed = Listed {
             acks: acks.take(flow),
@@ -100,10 +122,12 @@ impl FlowLists {
             held: held.take(flow),
             looks: looks.take(flow),
             pacer: pacer.take(flow),
+            ticks: ticks.take(flow),
             has_backlog: backlog.contains(flow),
             is_owing: owed.take(flow).is_some(),
             is_asked: asked[flow as usize / 64] & bit != 0,
             is_due: due.take(flow).is_some(),
+            is_ticked: ticked.take(flow).is_some(),
             has_news: false,
             is_acknowledged: false,
         };
@@ -131,8 +155,10 @@ impl FlowLists {
         insert(|lists| &mut lists.held, listed.held);
         insert(|lists| &mut lists.owed, listed.is_owing.then_some(0));
         insert(|lists| &mut lists.due, listed.is_due.then_some(0));
+        insert(|lists| &mut lists.ticked, listed.is_ticked.then_some(0));
         listed.looks.into_iter().for_each(|at| self.looks.wait(flow.0, at));
         listed.pacer.into_iter().for_each(|at| self.pacer.wait(flow.0, at));
+        listed.ticks.into_iter().for_each(|at| self.ticks.wait(flow.0, at));
         if listed.has_backlog {
             self.backlog.push(flow.0, region);
         }
@@ -154,13 +180,33 @@ impl FlowLists {
     /// True when the flow is in some list.
     #[must_use]
     pub(crate) fn contains(&self, FlowId(flow): FlowId) -> bool {
-        let Self { acks, backlog, owed, asked, is_asking: _, lent, grown, held, looks, due, pacer, told } =
-            self;
-        [acks, owed, lent, grown, held, due].iter().any(|list| list.contains(flow))
-            || [looks, pacer].iter().any(|wheel| wheel.contains(flow))
+        let Self {
+            acks,
+            backlog,
+            owed,
+            asked,
+            is_asking: _,
+            lent,
+            grown,
+            held,
+            looks,
+            due,
+            pacer,
+            ticks,
+            ticked,
+            told,
+        } = self;
+        [acks, owed, lent, grown, held, due, ticked].iter().any(|list| list.contains(flow))
+            || [looks, pacer, ticks].iter().any(|wheel| wheel.contains(flow))
             || backlog.contains(flow)
             || asked[flow as usize / 64] & 1 << (flow % 64) != 0
             || told.iter().any(|told| told.flow.0 == flow)
+    }
+
+    /// When the next program has its tick.
+    #[inline]
+    pub(crate) fn next_tick(&self) -> Instant {
+        if self.ticked.front().is_some() { Instant::ZERO } else { self.ticks.next_deadline() }
     }
 
     /// The time of the first entry of all lists with times.
@@ -169,6 +215,7 @@ impl FlowLists {
         let lists = [&self.acks, &self.lent, &self.due, &self.grown, &self.held];
         let first = lists.into_iter().map(at).fold(Instant::NEVER, Instant::min);
         first
+            .min(self.next_tick())
             .min(self.looks.next_deadline())
             .min(self.pacer.next_deadline())
             .min(self.backlog.next_deadline())
@@ -192,10 +239,12 @@ mod tests {
             held: draw(),
             looks: draw().map(Instant::from_ns),
             pacer: draw().map(Instant::from_ns),
+            ticks: draw().map(Instant::from_ns),
             has_backlog: draw().is_some(),
             is_owing: draw().is_some(),
             is_asked: draw().is_some(),
             is_due: draw().is_some(),
+            is_ticked: draw().is_some(),
             has_news: draw().is_some(),
             is_acknowledged: draw().is_some(),
         };

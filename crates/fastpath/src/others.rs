@@ -98,6 +98,7 @@ impl Senders {
     ///
     /// # Errors
     /// The message, when the ring has no room.
+    #[expect(clippy::result_large_err, reason = "a message that found no room goes back to its sender whole")]
     pub(crate) fn send(&mut self, to: u8, message: Message, frame: &[u8]) -> Result<(), Message> {
         match self.to.get_mut(usize::from(to)) {
             Some(ring) => ring.push(message, frame),

@@ -15,7 +15,7 @@ const BURST_LIMITED: u64 = 10;
 /// True when the flow's rate must be kept strictly: it is not only there to spread a window.
 #[inline]
 fn is_strict(cold: &Cold) -> bool {
-    cold.pace_most != 0 || cold.window.decides_rate()
+    cold.pace_most != 0 || cold.window.is_decided_outside()
 }
 
 impl State {
@@ -82,7 +82,8 @@ pub(crate) fn burst_at_rate(cold: &Cold, len: u32, cwnd: u32, mss: u32, segments
     let rate = if cold.pace_rate == 0 { unpaced() } else { cold.pace_rate };
     // Where the rate is kept strictly, a burst also lasts at most an eighth of a round trip.
     let most_us = if is_limited { (round_trip_us / 8).min(1_000) } else { 1_000 };
-    let wanted = (rate * most_us / 1_024_000 + near).max(u64::from(segments_min) * u64::from(mss));
+    let wanted =
+        (rate.saturating_mul(most_us) / 1_024_000 + near).max(u64::from(segments_min) * u64::from(mss));
     let wanted = wanted.min(u64::from((cwnd / 2).max(mss))) as u32;
     let whole = wanted - wanted % mss;
     // Leave no single segment after a longer super-frame: it would carry no PSH.

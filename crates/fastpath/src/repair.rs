@@ -19,14 +19,6 @@ pub(crate) fn flight(f: &FlowMut<'_>) -> u32 {
     f.tx.in_flight().max(used)
 }
 
-/// "pipe": bytes in the network, as far as is known (RFC 6675 section 4). Not counted: data that the peer has reported, and lost
-/// data that was not retransmitted.
-#[inline]
-pub(crate) fn pipe(f: &FlowMut<'_>) -> u32 {
-    let gone = if f.cold.runs > 0 { f.cold.recovery.held + f.cold.recovery.lost } else { 0 };
-    f.tx.in_flight().saturating_sub(gone)
-}
-
 /// The first segment of `range`.
 fn segment_of(f: &FlowMut<'_>, range: Interval) -> Interval {
     let len = range.right.since(range.left).min(u32::from(f.tx.mss));
@@ -39,7 +31,7 @@ impl State {
     /// "When an ECN-Capable TCP sender reduces its congestion window for any reason ..., the TCP sender sets the CWR flag in the TCP
     /// header of the first new data packet sent after the window reduction" (RFC 3168 section 6.1.2).
     pub(crate) fn reduce_for(&self, f: &mut FlowMut<'_>, event: Event<'_>) {
-        let in_flight = if f.cold.window.decides_rate() { pipe(f) } else { flight(f) };
+        let in_flight = if f.cold.window.decides_rate() { f.pipe() } else { flight(f) };
         let signals = Signals { in_flight, ..f.signals(self.now) };
         f.steer(event, &signals);
         if f.rx.has(state::ECN) {
@@ -62,7 +54,7 @@ impl State {
             let Some(range) = self.records.find(w.f.cold, whole, is_lost) else { return };
             // "Retransmit the first data segment presumed dropped", whatever the window says; then "if cwnd - pipe >= 1 SMSS
             // the sender SHOULD transmit one or more segments" (RFC 6675 section 5 steps 4.3 and C).
-            let room = w.f.tx.cwnd.saturating_sub(pipe(&w.f));
+            let room = w.f.tx.cwnd.saturating_sub(w.f.pipe());
             let segment = segment_of(&w.f, range);
             if !is_forced
                 && (room < segment.right.since(segment.left)
@@ -249,13 +241,13 @@ impl State {
     /// Proportional rate reduction (RFC 9937 section 6.2, as Linux). While more is in flight than the target, the window falls in
     /// proportion to the bytes delivered; if less is in flight, because more was lost, it rises by the bytes delivered, plus a segment
     /// for each acknowledgement that `is_safe`: "SafeACK = (snd.una has advanced and no further loss indicated)". Not for an algorithm
-    /// that decides a rate.
+    /// that decides a rate, and not for a program.
     pub(crate) fn reduce(&mut self, f: &mut FlowMut<'_>, delivered: u32, is_safe: bool) {
-        if f.cold.recovery.episode != Episode::Fast || !f.rx.has(state::SACK) || f.cold.window.decides_rate()
-        {
+        let is_governed = f.cold.recovery.episode == Episode::Fast && f.rx.has(state::SACK);
+        if !is_governed || f.cold.window.is_decided_outside() {
             return;
         }
-        let (pipe, target, mss) = (pipe(f), f.cold.window.cwnd(), u32::from(f.tx.mss));
+        let (pipe, target, mss) = (f.pipe(), f.cold.window.cwnd(), u32::from(f.tx.mss));
         let r = &mut f.cold.recovery;
         r.prr_delivered = r.prr_delivered.saturating_add(delivered);
         let room = if target < pipe {
@@ -293,13 +285,20 @@ impl State {
             f.cold.timeouts.begin(self.now, is_first);
             self.reduce_for(f, Event::Timeout { is_reduced });
             self.forget_times(f, is_first);
+            if let Some(program) = &mut f.cold.program {
+                program.on_timeout();
+            }
         } else {
             // The segments were too large for the path: no sign of congestion.
             f.rx.clear(state::RECOVERY | state::PROBED);
             f.cold.recovery.episode = Episode::None;
             f.cold.timeouts.end(self.now);
             f.tx.recover = f.tx.snd_una;
+            let lost_before = f.cold.recovery.lost_total;
             self.forget_times(f, true);
+            if let Some(program) = &mut f.cold.program {
+                program.forgive(f.cold.recovery.lost_total.wrapping_sub(lost_before));
+            }
             f.tx.cwnd = f.cold.window.cwnd();
         }
         f.rx.clear(state::TIMING);

@@ -34,7 +34,7 @@ pub(crate) const EXPRESS: u32 = 16 << 10;
 /// Value of `urgent_of` for no flow.
 pub(crate) const NO_FLOW: u32 = u32::MAX;
 
-const _: () = assert!(BATCH + COMMANDS_MAX + 5 * TIMERS_MAX <= WAKES_MAX && TOLD_MAX == 2 * WAKES_MAX);
+const _: () = assert!(BATCH + COMMANDS_MAX + 6 * TIMERS_MAX <= WAKES_MAX && TOLD_MAX == 2 * WAKES_MAX);
 
 /// An application region as this core uses it.
 #[derive(Debug)]

@@ -187,11 +187,6 @@ impl Pacer {
         }
     }
 
-    /// True when the flow waits.
-    pub(crate) fn contains(&self, flow: u32) -> bool {
-        self.places[flow as usize][0] as u32 != 0
-    }
-
     /// Takes a flow out. The time of its turn, if it waited.
     pub(crate) fn take(&mut self, flow: u32) -> Option<Instant> {
         self.contains(flow).then(|| {

@@ -1,6 +1,6 @@
 //! The side record of a flow: round-trip times, congestion state, out-of-order intervals, counters.
 
-use crate::{Config, Delays, Recovery, Timeouts};
+use crate::{Config, Delays, FlowProgram, Recovery, Timeouts};
 use base::{Duration, Instant, SeqNumber};
 use congestion::{RateLaw, Window};
 
@@ -77,7 +77,7 @@ pub struct Counters {
 
 /// The side record of a flow, beside its two hot lines.
 #[repr(C, align(64))]
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Cold {
     /// The congestion algorithm's state.
     pub window: Window,
@@ -178,6 +178,8 @@ pub struct Cold {
     pub path_probe: PathProbe,
     /// Number and duration of repairs after timeouts.
     pub timeouts: Timeouts,
+    /// The program that steers the flow, if one does: then [`Window::is_programmed`] holds. The slow path gives and takes it.
+    pub program: Option<Box<FlowProgram>>,
     /// The state of loss recovery.
     pub recovery: Recovery,
     /// The state of an algorithm that decides a rate; other flows never touch it.
@@ -243,6 +245,7 @@ impl Cold {
             delays: Delays::default(),
             path_probe: PathProbe::default(),
             timeouts: Timeouts::default(),
+            program: None,
             counters: Counters::default(),
         }
     }
@@ -354,8 +357,12 @@ impl Cold {
     /// Sets the application's limit (`SO_MAX_PACING_RATE`), bytes per second; 0: no limit.
     pub fn limit_pace(&mut self, most: u64) {
         self.pace_most = most;
-        let is_beside = self.window.decides_rate();
-        self.set_pace(if is_beside { self.law.pace_rate() } else { self.window.pace_rate(self.srtt_us) });
+        let rate = match &self.program {
+            Some(program) => program.rate(),
+            None if self.window.decides_rate() => self.law.pace_rate(),
+            None => self.window.pace_rate(self.srtt_us),
+        };
+        self.set_pace(rate);
     }
 
     /// Our timestamp at `now`: milliseconds (RFC 7323 section 5.4) with the flow's own origin.

@@ -20,6 +20,9 @@ mod keeper;
 mod limit;
 mod message;
 mod owner;
+mod program;
+mod programmed;
+mod rate_sample;
 mod record;
 mod recovery;
 mod ring;
@@ -41,6 +44,8 @@ pub use message::{
     FrameReason, commands, exceptions,
 };
 pub use owner::{AppRegion, News, raise, ring, tell};
+pub use program::{FlowProgram, Situation, Start};
+pub use rate_sample::{Delivery, Sample, Sampler, Sending};
 pub use record::{ReceiveLine, ResetVerdict, SendLine, class};
 pub use recovery::{Episode, Kind, RUNS, Recovery, Run, Timeouts};
 pub use ring::{Consumer, Producer, ring as frame_ring};

@@ -27,8 +27,8 @@ impl FlowMut<'_> {
     /// Tells congestion control of `event`. Its decision, which is returned, is in force from now on.
     #[inline]
     pub fn steer(&mut self, event: Event<'_>, signals: &Signals) -> Decision {
-        if self.cold.window.decides_rate() {
-            return self.steer_rate(event, signals);
+        if self.cold.window.is_decided_outside() {
+            return self.steer_outside(event, signals);
         }
         let decision = self.cold.window.on(event, signals);
         if self.cold.pace_rate != decision.pace_rate {
@@ -39,8 +39,17 @@ impl FlowMut<'_> {
         decision
     }
 
-    /// As [`steer`](Self::steer), for an algorithm that decides the rate.
+    /// As [`steer`](Self::steer), when a law beside the window decides, or a program.
     #[inline(never)]
+    fn steer_outside(&mut self, event: Event<'_>, signals: &Signals) -> Decision {
+        if self.cold.window.is_programmed() {
+            self.steer_programmed(event, signals)
+        } else {
+            self.steer_rate(event, signals)
+        }
+    }
+
+    /// As [`steer`](Self::steer), for an algorithm that decides the rate.
     fn steer_rate(&mut self, event: Event<'_>, signals: &Signals) -> Decision {
         let cold = &mut *self.cold;
         let same = Decision { cwnd: self.tx.cwnd, pace_rate: cold.pace_rate, is_echo_answered: false };

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod agenda;
+mod agents;
 pub mod apps;
 mod check;
 pub mod directed;
@@ -28,12 +29,13 @@ pub mod scenario;
 mod sight;
 mod smoltcp;
 mod sockets;
-mod steering;
 mod station;
 pub mod statistics;
+mod steering;
 mod switch;
 pub mod topology;
 
+pub use agents::{AgentSetting, KeptReport, Mind, random_program};
 pub use check::Leftovers;
 pub use endpoint::receive_wait::Receiving;
 pub use host::{Host, HostConfig};

@@ -3,9 +3,9 @@
 
 mod advice;
 mod ask;
-mod channels;
 mod cc;
 mod cc_kernel;
+mod channels;
 mod cycles;
 mod explain;
 mod link_command;

@@ -1,5 +1,6 @@
 //! A run before it begins: machines, links, applications and events, as plain values that can be printed.
 
+use crate::agents::AgentSetting;
 use crate::apps::{Application, Opens, Plans, Profile};
 use crate::host::{Host, HostConfig};
 use crate::network::{Network, NodeId};
@@ -42,6 +43,8 @@ pub struct MachineSetting {
     pub has_offload: bool,
     /// The interface merges consecutive segments of a flow.
     pub merges: bool,
+    /// The agent that decides about congestion control of its connections, if there is one.
+    pub agent: Option<AgentSetting>,
     /// Number of fast-path cores.
     pub cores: u8,
     /// Time that the interface takes to bring moved groups of flows to another core's queue; `None`: groups do not move.
@@ -71,6 +74,7 @@ impl MachineSetting {
             mtu: 1500,
             has_offload: false,
             merges: false,
+            agent: None,
             cores: 1,
             steer_delay: None,
             stray_every: 0,
@@ -242,6 +246,7 @@ impl MachineSetting {
         let plain = Capabilities::plain(self.mtu, mac);
         config.capabilities =
             if self.has_offload { Capabilities { gathers: true, ..plain.with_tso() } } else { plain };
+        config.agent.clone_from(&self.agent);
         (config.merges, config.cores) = (self.merges, self.cores);
         (config.steer_delay, config.stray_every) = (self.steer_delay, self.stray_every);
         config.capabilities.queues = u16::from(self.cores);
