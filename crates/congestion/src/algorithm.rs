@@ -18,6 +18,9 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
+    /// The names, as they are read and printed; what stands in capitals is a number.
+    pub const NAMES: &[&str] = &["reno", "cubic", "dctcp", "constant:BYTES"];
+
     /// True when the algorithm does not work without ECN: the handshake asks for it and agrees to it, whatever the configuration says.
     #[must_use]
     pub const fn needs_ecn(self) -> bool {
@@ -29,6 +32,12 @@ impl Algorithm {
     #[must_use]
     pub const fn wants_exact_echo(self) -> bool {
         matches!(self, Self::Dctcp)
+    }
+
+    /// True when the algorithm ignores congestion, so that it harms all other flows on its path: not for every user.
+    #[must_use]
+    pub const fn ignores_congestion(self) -> bool {
+        matches!(self, Self::Constant(_))
     }
 }
 

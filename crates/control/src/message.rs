@@ -1,6 +1,7 @@
 //! The messages. Each request carries a number, which its reply repeats. Number 0 is a push: a message that answers no request.
 
 use crate::TcpInfo;
+use crate::congestion::{CongestionAsk, CongestionName};
 use crate::reason::KernelReason;
 use serde::{Deserialize, Serialize};
 use shm::{Kind, Params, Side};
@@ -8,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Version of these messages. Each side refuses any other version, with a message that says which one it speaks.
-pub const PROTOCOL: u32 = 19;
+pub const PROTOCOL: u32 = 20;
 /// Slot 0 of an application region carries no connection: its doorbell bit means "read the control socket".
 pub const CONTROL_SLOT: u32 = 0;
 
@@ -108,8 +109,8 @@ pub struct SocketOptions {
     pub syn_count: u8,
     /// `TCP_DEFER_ACCEPT`: time to wait for first bytes, seconds.
     pub defer_accept: u16,
-    /// `TCP_CONGESTION`: the congestion control algorithm.
-    pub congestion: Congestion,
+    /// `TCP_CONGESTION`: the congestion control; `None`: the socket has chosen none.
+    pub congestion: Option<CongestionName>,
     /// `IP_TOS`, the whole byte.
     pub tos: u8,
     /// `IPV6_TCLASS`, the whole byte.
@@ -120,20 +121,6 @@ pub struct SocketOptions {
     pub may_fragment: bool,
     /// `SO_REUSEADDR`: a port that the service gives the socket may be shared with other such sockets.
     pub reuse_address: bool,
-}
-
-/// `TCP_CONGESTION`: the algorithms that the service's TCP has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub enum Congestion {
-    /// The algorithm of the service's configuration.
-    #[default]
-    Unset,
-    /// The algorithm `reno` (RFC 5681).
-    Reno,
-    /// The algorithm `cubic` (RFC 9438).
-    Cubic,
-    /// The algorithm `dctcp` (RFC 8257).
-    Dctcp,
 }
 
 /// A connection with a descriptor that may appear in another process: after `exec`, or by `SCM_RIGHTS`.
@@ -356,6 +343,12 @@ pub enum Request {
         /// Id of the region.
         region: u32,
     },
+    /// Asks whether this process may choose the congestion control `name` (`TCP_CONGESTION`). Reply `Done`; or `Refused` with ENOENT if there
+    /// is none of that name, with EPERM if the process may not have it.
+    Congestion {
+        /// The name that the program has given.
+        name: CongestionName,
+    },
     /// Asks for `TCP_INFO` of a connection over the port. Reply `Info`.
     Info {
         /// Id of the application region.
@@ -383,7 +376,7 @@ pub enum Request {
 }
 
 /// The reports, and what the command line may ask the service to do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Report {
     /// Every socket, with state and counters.
     Sockets,
@@ -397,6 +390,8 @@ pub enum Report {
     Cycles(Counting),
     /// Read the policy file again. Only the service's own user or root.
     Reload,
+    /// List or change what chooses congestion control.
+    Congestion(CongestionAsk),
 }
 
 /// A change of cycle counting.

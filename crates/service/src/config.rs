@@ -1,16 +1,22 @@
 //! The configuration of the service. Each key can be given as a flag, as a `TOWPATH_*` variable and in one TOML file; a flag overrides a
 //! variable, a variable the file, the file the default.
 
+mod agents;
+mod link;
 pub(crate) mod values;
 
-use crate::config::values::{Congestion, Mac, Network, PortChoice, PortKind, Rate};
+pub use agents::AgentSettings;
+pub use link::Link;
+
+use crate::choice::Choices;
+use crate::config::values::{AgentPlace, Congestion, Mac, Network, PortChoice, PortKind, Rate};
 use crate::policy::{self, Door, Limits, Policy, Source};
 use crate::privilege::User;
 use crate::{ServiceError, sys};
 use base::limits::{BUFFER_INITIAL_DEFAULT, RECEIVE_MAX_DEFAULT, RING_MAX, RING_MAX_DEFAULT, SLOTS_MAX};
 use clap::{Args, ValueEnum};
+use control::CongestionRule;
 use serde::{Deserialize, Serialize};
-use slowpath::{OwnAddress, Routes};
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
@@ -100,9 +106,14 @@ options! {
     #[arg(env = "TOWPATH_NO_GSO", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     no_gso: bool,
     ["TCP over the port"]
-    /// Congestion control: reno, cubic, dctcp or constant:BYTES [default: cubic]
+    /// Congestion control of flows without a choice of their own: reno, cubic, dctcp, constant:BYTES, ccp (any agent), or a name in
+    /// --cc-agents [default: cubic]
     #[arg(env = "TOWPATH_CONGESTION", value_name = "NAME")]
     congestion: Congestion,
+    /// Rules that choose congestion control, the first one that fits counts: `app=iperf3 uid=1000 to=10.1.0.0/16 port=443 NAME` with any of
+    /// these parts; TCP_CONGESTION of a socket comes first [default: none]
+    #[arg(env = "TOWPATH_CC_RULES", value_delimiter = ',', value_name = "RULE")]
+    cc_rules: Vec<CongestionRule>,
     /// Connections with one of these ports go before others, as those with SO_PRIORITY 6 or IP_TOS 16 do [default: none]
     #[arg(env = "TOWPATH_EXPRESS_PORTS", value_delimiter = ',', value_name = "PORT")]
     express_ports: Vec<NonZeroU16>,
@@ -131,6 +142,28 @@ options! {
     /// Most connections over the port at once [default: 65536]
     #[arg(env = "TOWPATH_MAX_FLOWS", value_name = "N")]
     max_flows: u32,
+    ["Agents of congestion control"]
+    /// Absolute path of the UNIX datagram socket that agents answer to, in a folder that only root or the service can write [default:
+    /// none, no agents]
+    #[arg(env = "TOWPATH_CC_SOCKET", value_name = "PATH")]
+    cc_socket: PathBuf,
+    /// Paths that agents bind, each perhaps with the name of what it serves: PATH or NAME=PATH; an agent without a name serves `ccp`
+    /// [default: /tmp/ccp/portus]
+    #[arg(env = "TOWPATH_CC_AGENTS", value_delimiter = ',', value_name = "[NAME=]PATH")]
+    cc_agents: Vec<AgentPlace>,
+    /// Reports, and announcements of flows, to all agents together, per second; when more are due, reports merge [default: 20000]
+    #[arg(env = "TOWPATH_CC_REPORTS", value_name = "N")]
+    cc_reports: u32,
+    /// Users beside root and the service's own whose processes may be agents, by number; they see only flows of their own user [default:
+    /// none]
+    #[arg(env = "TOWPATH_CC_ALLOW_UIDS", value_delimiter = ',', value_name = "UID")]
+    cc_allow_uids: Vec<u32>,
+    /// Largest window that an agent may set, bytes [default: 1073741824]
+    #[arg(env = "TOWPATH_CC_WINDOW_MAX", value_name = "BYTES")]
+    cc_window_max: u64,
+    /// Largest rate that an agent may set, bytes per second [default: no limit]
+    #[arg(env = "TOWPATH_CC_RATE_MAX", value_name = "BYTES")]
+    cc_rate_max: u64,
     ["Faults of the port, for tests"]
     /// For tests: share of packets lost in each direction, like 1% [default: 0%]
     #[arg(env = "TOWPATH_FAULT_LOSS", value_name = "SHARE", hide = true)]
@@ -203,67 +236,6 @@ options! {
     log: String,
 }
 
-/// Options of the port's link, and of TCP over it.
-#[derive(Clone, Debug)]
-pub struct Link {
-    /// Name of the interface; for a TAP it may contain `%d`.
-    pub name: String,
-    /// Network namespace of the interface, by name or path; `None`: the service's own.
-    pub namespace: Option<String>,
-    /// The service's addresses on the link, with prefix lengths.
-    pub own: Vec<Network>,
-    /// Addresses of the kernel's side of a TAP, with prefix lengths.
-    pub host: Vec<Network>,
-    /// Gateways, at most one of each address family.
-    pub gateways: Vec<IpAddr>,
-    /// Ethernet address of the service; `None`: a random one.
-    pub mac: Option<Mac>,
-    /// Bytes of the largest IP packet; `None`: the port's default.
-    pub mtu: Option<u16>,
-    /// The port computes checksums.
-    pub checksum: bool,
-    /// The port cuts super-frames into segments.
-    pub gso: bool,
-    /// Congestion control of new connections, unless a socket chooses another.
-    pub congestion: Congestion,
-    /// TCP ports of connections that go before others.
-    pub express_ports: Vec<NonZeroU16>,
-    /// Whether SACK, timestamps, window scaling and ECN are used, in this order.
-    pub switches: [bool; 4],
-    /// First receive buffer of a connection, bytes, a power of two.
-    pub buffer_initial: u32,
-    /// TTL or hop limit of sent segments, from 1.
-    pub hop_limit: u8,
-    /// First bound of a connection's unsent and unacknowledged bytes; 0: no bound.
-    pub send_buffer: u32,
-    /// Number of flow records: most connections over the port.
-    pub flows: u32,
-    /// Share of packets lost, for tests.
-    pub loss: Rate,
-    /// Share of packets reordered, for tests.
-    pub reorder: Rate,
-    /// Share of packets duplicated, for tests.
-    pub duplicate: Rate,
-    /// Share of packets with a changed byte, for tests.
-    pub corrupt: Rate,
-    /// Share of packets cut short, for tests.
-    pub truncate: Rate,
-    /// Seed of the injected faults.
-    pub seed: u64,
-}
-
-impl Link {
-    /// True when `gateway` is on the link of one of the service's addresses. Link-local addresses are on every link of their family (RFC
-    /// 4291 section 2.5.6), and IPv6 routers mostly announce themselves by them.
-    fn reaches(&self, gateway: IpAddr) -> bool {
-        let own = || self.own.iter().map(|n| OwnAddress { addr: n.address, prefix_len: n.prefix });
-        let is_link_local = matches!(gateway, IpAddr::V6(v6) if v6.is_unicast_link_local());
-        let is_covered = |own: OwnAddress| own.covers(gateway) || is_link_local && own.addr.is_ipv6();
-        let routes = Routes::new(own().collect(), None, None);
-        own().any(is_covered) && !routes.owns(gateway) && !routes.is_group(gateway)
-    }
-}
-
 /// The configuration in use: every key has a value.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -275,6 +247,10 @@ pub struct Config {
     pub port: PortKind,
     /// Options of the port's link; without a port they have no effect.
     pub link: Link,
+    /// What chooses congestion control at start.
+    pub choices: Choices,
+    /// Agents of congestion control; `None`: there are none.
+    pub agents: Option<AgentSettings>,
     /// Which applications may share pair regions.
     pub sharing: Sharing,
     /// Users that may register. Empty together with `allow_gids`: the default rule, see `door`.
@@ -340,6 +316,13 @@ impl Options {
             "no_checksum_offload",
             "no_gso",
             "congestion",
+            "cc_rules",
+            "cc_socket",
+            "cc_agents",
+            "cc_reports",
+            "cc_allow_uids",
+            "cc_window_max",
+            "cc_rate_max",
             "express_ports",
             "sack",
             "timestamps",
@@ -386,7 +369,8 @@ impl Options {
     fn link(&self) -> Link {
         let checksum = !self.no_checksum_offload.unwrap_or(false);
         let congestion = self.congestion.unwrap_or_default();
-        let ecn = self.ecn.unwrap_or(congestion.0.needs_ecn());
+        let needs_ecn = matches!(congestion, Congestion::BuiltIn(algorithm) if algorithm.needs_ecn());
+        let ecn = self.ecn.unwrap_or(needs_ecn);
         let on = |switch: Option<bool>| switch.unwrap_or(true);
         Link {
             name: self
@@ -429,6 +413,8 @@ impl Options {
         let differs = toml::to_string(&self).unwrap_or_default().lines().map(str::to_owned).collect();
         self.check_port()?;
         let link = self.link();
+        let agents = self.agents()?;
+        let user = self.user.as_deref().map(user).transpose()?;
         let private = self.private.unwrap_or(false);
         let policy_source = source(self.policy, private);
         let (allow_uids, allow_gids) =
@@ -441,7 +427,9 @@ impl Options {
         let config = Config {
             policy: Policy::new(door, rules, sys::own_namespace(), limits),
             policy_source,
+            choices: choices(&link, agents.as_ref(), self.cc_rules.unwrap_or_default(), user.as_ref())?,
             link,
+            agents,
             control: self.control.unwrap_or_else(control::default_control_path),
             private,
             port: self.port.map_or(PortKind::None, |port| port.kind),
@@ -457,7 +445,7 @@ impl Options {
             receive_max: self.ring_max.unwrap_or(RECEIVE_MAX_DEFAULT),
             spin_ns: self.spin_us.unwrap_or(SPIN_US).saturating_mul(1000),
             cores: self.cores.unwrap_or(1),
-            user: self.user.as_deref().map(user).transpose()?,
+            user,
             is_of_root: rustix::process::geteuid().is_root(),
             syscall_filter: self.syscall_filter.unwrap_or(true),
             log: self.log.unwrap_or_else(|| "info".to_owned()),
@@ -466,6 +454,18 @@ impl Options {
         config.check()?;
         Ok(config)
     }
+}
+
+/// What chooses congestion control; `user` is the one that the service becomes.
+fn choices(
+    link: &Link,
+    agents: Option<&AgentSettings>,
+    rules: Vec<CongestionRule>,
+    user: Option<&User>,
+) -> Result<Choices, ServiceError> {
+    let places = agents.map_or(&[][..], |agents| &agents.places);
+    let own_uid = user.map_or_else(rustix::process::geteuid, |user| user.uid).as_raw();
+    Choices::new(link.congestion, places, rules, own_uid).map_err(ServiceError::Congestion)
 }
 
 fn user(text: &str) -> Result<User, ServiceError> {

@@ -23,7 +23,9 @@ use crate::report::Viewer;
 use crate::report::profile_switch::{Counting, Part};
 use crate::tcp::{self, Tcp};
 use crate::{ServiceError, privilege, sys};
-use control::{KernelReason, Line, LineError, Reply, Report, Request, ToApplication, ToService};
+use control::{
+    CongestionAsk, KernelReason, Line, LineError, Reply, Report, Request, ToApplication, ToService,
+};
 use queue::Doorbell;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -349,9 +351,7 @@ impl Service {
         if !self.registry.admits(who) {
             return Answer::refused(Errno::ACCESS, "the service's policy does not admit this user");
         }
-        let is_free =
-            !matches!(report, Report::Shutdown | Report::Reload | Report::Cycles(_)) || report == LOOK;
-        if is_free {
+        if report == LOOK || !changes_service(&report) {
             return self.registry.report(report, Viewer::of(who.uid));
         }
         let own = rustix::process::geteuid().as_raw();
@@ -498,6 +498,15 @@ impl Service {
                 self.over = true;
             }
         }
+    }
+}
+
+/// True for a report that ends the service, or changes what it does.
+const fn changes_service(report: &Report) -> bool {
+    match report {
+        Report::Shutdown | Report::Reload | Report::Cycles(_) => true,
+        Report::Congestion(ask) => matches!(ask, CongestionAsk::Set { .. }),
+        Report::Sockets | Report::Statistics | Report::Explain => false,
     }
 }
 

@@ -9,9 +9,11 @@
 //!   relay     connections between processes that share no memory                  cores     fast-path threads
 //!   handover  connections on their way from one process to another                report    ss, stat, explain
 //!   process   what the kernel says of processes                                   privilege what the daemon gives up
+//!   choice    which congestion control a flow gets
 //! ```
 #![deny(unsafe_code)]
 
+mod choice;
 mod config;
 mod cores;
 mod daemon;
@@ -30,8 +32,8 @@ pub mod report;
 mod sys;
 mod tcp;
 
-pub use config::values::{Congestion, Mac, Network, PortChoice, PortKind, Rate};
-pub use config::{Config, Link, Options, Sharing};
+pub use config::values::{AgentPlace, Congestion, Mac, Network, PortChoice, PortKind, Rate};
+pub use config::{AgentSettings, Config, Link, Options, Sharing};
 pub use daemon::Service;
 pub use daemon::control_socket::pid_behind;
 pub use error::ServiceError;

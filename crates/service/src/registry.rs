@@ -7,6 +7,7 @@ pub(crate) mod application;
 pub(crate) mod reaper;
 pub(crate) mod registration;
 
+use crate::choice::Choices;
 use crate::config::Config;
 use crate::cores::Core;
 use crate::cores::wakers::Bells;
@@ -71,6 +72,8 @@ pub struct Registry {
     pub now: Instant,
     /// The configuration in use.
     pub config: Config,
+    /// What chooses congestion control.
+    pub choices: Choices,
     /// The policy in force.
     pub policy: Policy,
     /// Rates at which users begin connections.
@@ -166,6 +169,7 @@ impl Registry {
             namespace: sys::own_namespace(),
             to_seal: Vec::new(),
             port: String::new(),
+            choices: config.choices.clone(),
             policy: config.policy.clone(),
             rates: Rates::default(),
             log_limit: LogLimit::default(),

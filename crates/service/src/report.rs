@@ -8,6 +8,7 @@ pub(crate) mod profile_switch;
 pub(crate) mod statistics;
 pub mod text;
 
+use crate::choice::report::Governed;
 use crate::cores::Core;
 use crate::listen::direct::InUse;
 use crate::memory::region::{Connection, PairRegion, Relay, Stage};
@@ -50,6 +51,11 @@ pub struct Socket<'a> {
     cwnd: u32,
     /// Payload bytes of a full segment; 0: unknown.
     mss: u32,
+    /// What decides about window and rate; `None`: within the host nothing does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    congestion: Option<Governed>,
+    /// Pacing rate, bytes per second; 0: unknown.
+    pacing_rate: u64,
     /// The further fields of `towpath explain`.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     detail: Option<Box<Detail<'a>>>,
@@ -81,7 +87,7 @@ impl Socket<'_> {
     /// Removes the fields that `viewer` may not see.
     fn hide_from(&mut self, viewer: Viewer) {
         if !viewer.sees(self.uid) {
-            (self.pid, self.process, self.detail) = (0, "-", None);
+            (self.pid, self.process, self.detail, self.congestion) = (0, "-", None, None);
         }
         if let Some(detail) = self.detail.as_mut().filter(|d| d.peer_uid.is_some_and(|uid| !viewer.sees(uid)))
         {
@@ -150,6 +156,7 @@ impl Registry {
                 serde_json::to_vec(&self.explanation(viewer))
             }
             Report::Cycles(wish) => self.whose_time(wish, viewer),
+            Report::Congestion(ask) => return self.congestion(&ask, viewer),
             Report::Shutdown | Report::Reload => {
                 return Answer::refused(Errno::PERM, "not to be had this way");
             }
@@ -219,14 +226,16 @@ impl Registry {
             let slot = s.owner.and_then(|owner| {
                 let region = self.regions.get(self.indices.get(u32::from(owner.region))?)?;
                 let (service, app) = region.memory.halves(owner.slot)?;
-                Some((region.owner, service, app))
+                let key = SlotKey { region: region.memory.id, slot: owner.slot };
+                Some((region.owner, service, app, key))
             });
             let info = s.flow.and_then(|flow| self.tcp.slow.info(self.tcp.now(), flow));
             let load = |word: &std::sync::atomic::AtomicU64| word.load(Relaxed);
             let mut line = self.blank(slot.map_or(0, |(owner, ..)| owner));
-            let halves = slot.as_ref().map(|(_, service, app)| (*service, *app));
+            let halves = slot.as_ref().map(|(_, service, app, _)| (*service, *app));
             line.detail = Some(Box::new(explain::of_flow(s.state, halves, info.clone())));
-            if let Some((_, service, app)) = slot {
+            if let Some((_, service, app, key)) = slot {
+                line.congestion = self.governed(key, info.as_ref());
                 line.recv_queue = load(&service.tx_head).saturating_sub(load(&app.rx_tail));
                 line.send_queue = load(&app.tx_head).saturating_sub(load(&service.rx_tail));
                 (line.bytes_in, line.bytes_out) = (load(&app.rx_tail), load(&app.tx_head));
@@ -240,6 +249,7 @@ impl Registry {
                 rtt_us: info.as_ref().map_or(0, |i| i.rtt),
                 cwnd: info.as_ref().map_or(0, |i| i.snd_cwnd),
                 mss: info.as_ref().map_or(0, |i| i.snd_mss),
+                pacing_rate: info.as_ref().map_or(0, |i| i.pacing_rate),
                 ..line
             });
         });
@@ -302,6 +312,8 @@ impl Registry {
             rtt_us: 0,
             cwnd: 0,
             mss: 0,
+            congestion: None,
+            pacing_rate: 0,
             detail: None,
         }
     }

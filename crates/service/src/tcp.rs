@@ -9,6 +9,7 @@
 pub(crate) mod options;
 
 use crate::ServiceError;
+use crate::choice::Choice;
 use crate::config::Config;
 use crate::config::values::{Mac, PortKind};
 use crate::daemon::clock::Clock;
@@ -17,7 +18,7 @@ use crate::memory::Memory;
 use crate::memory::region::Use;
 use crate::memory::slot_key::SlotKey;
 use crate::registry::{Answer, Registry};
-use control::{AcceptRecord, KernelReason, RegionInfo, Reply, SocketOptions};
+use control::{AcceptRecord, CongestionName, KernelReason, RegionInfo, Reply, SocketOptions};
 use flow::{CommandSender, ExceptionReceiver, Flows};
 use queue::stream::close_for;
 use rustix::io::Errno;
@@ -40,6 +41,10 @@ pub struct Flow {
     closed: bool,
     /// Addresses of the application and of the peer.
     pub ends: [SocketAddr; 2],
+    /// The congestion control that its socket has chosen.
+    pub asked: Option<CongestionName>,
+    /// What decides about its window and rate.
+    pub choice: Choice,
 }
 
 /// An address at which the slow path listens, for one or more listeners.
@@ -119,7 +124,7 @@ impl Tcp {
             gateway_v4,
             gateway_v6,
             secret: random()?,
-            algorithm: link.congestion.0,
+            algorithm: config.choices.algorithm(config.choices.default()),
             express_ports: link.express_ports.iter().map(|port| port.get()).collect(),
             ..slowpath::Config::default()
         };
@@ -254,9 +259,13 @@ impl Registry {
     /// Passes a listener's socket options to the slow path. Where several listeners share an address, the last options hold for all.
     pub fn tcp_options(&mut self, id: u32) {
         let Some(listener) = self.listeners.all.get(&id) else { return };
+        // The algorithm of the handshake: whether it needs ECN must be known before the peer is.
+        let subject = self.flow_subject(listener.home.application, listener.local, None);
+        let algorithm = self.choices.algorithm(self.choices.choose(&subject, listener.asked).law);
+        let options = slowpath::FlowOptions { algorithm: Some(algorithm), ..listener.options };
         let Tcp { slow, places, .. } = &mut self.tcp;
         for place in places.values().filter(|place| place.listeners.contains(&id)) {
-            slow.set_listener_options(place.token, &listener.options);
+            slow.set_listener_options(place.token, &options);
         }
     }
 
@@ -312,7 +321,9 @@ impl Registry {
         if self.applications.contains_key(&application) && !self.may_have_flow(application) {
             return self.tcp.slow.refuse(now, pending);
         }
-        let flow = Flow { application, closed: false, ends: [local, remote] };
+        let asked = self.listeners.all.get(&id).and_then(|listener| listener.asked);
+        let choice = self.choice_of(application, [local, remote], asked);
+        let flow = Flow { application, closed: false, ends: [local, remote], asked, choice };
         let Some((slot, owner)) = self.take_flow_slot(home.region, flow) else {
             return self.tcp.slow.refuse(now, pending);
         };
@@ -320,6 +331,9 @@ impl Registry {
             self.free_flow_slot(home.region, slot);
             return;
         }
+        // A rule about the peer's address could not be asked before.
+        let algorithm = self.choices.algorithm(choice.law);
+        self.tcp.slow.set_slot_algorithm(now, owner.region, slot, algorithm);
         let record = AcceptRecord { region: home.region, slot, side: 1, local, peer: remote };
         self.arrive(id, (Origin::Flow(home.region, slot), record));
     }
@@ -362,7 +376,9 @@ impl Registry {
         if !self.may_have_flow(id) {
             return Answer::kernel(KernelReason::TooManyFlows);
         }
-        let flow = Flow { application: id, closed: false, ends: [local, remote] };
+        let choice = self.choice_of(id, [local, remote], options.congestion);
+        let ends = [local, remote];
+        let flow = Flow { application: id, closed: false, ends, asked: options.congestion, choice };
         let Some((slot, owner)) = self.take_flow_slot(region, flow) else {
             return Answer::kernel(KernelReason::RegionFull);
         };
@@ -377,7 +393,7 @@ impl Registry {
             }),
             remote: Endpoint::new(remote.ip(), remote.port()),
             owner,
-            options: slowpath::FlowOptions::from(&options),
+            options: self.flow_options(&options, choice),
         };
         let local = match self.tcp.slow.connect(self.tcp.clock.now(), &what) {
             Ok(end) => SocketAddr::new(end.addr, end.port),
@@ -416,9 +432,11 @@ impl Registry {
         };
         let slow = &self.tcp.slow;
         let info = slow.slot_info(self.tcp.clock.now(), r.memory.index, slot);
-        match info.zip(slow.slot_algorithm(r.memory.index, slot)) {
-            Some((info, algorithm)) => {
-                Answer::plain(Reply::Info { info: Box::new(info), congestion: algorithm.to_string() })
+        let flow =
+            r.slots.get(slot).and_then(|what| if let Use::Flow(flow) = what { Some(flow) } else { None });
+        match info.zip(flow) {
+            Some((info, flow)) => {
+                Answer::plain(Reply::Info { info: Box::new(info), congestion: flow.choice.law.to_string() })
             }
             None => Answer::refused(Errno::NOTCONN, "no connection lives there"),
         }
