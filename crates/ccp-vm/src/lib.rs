@@ -36,6 +36,7 @@
 
 mod bounds;
 mod builder;
+mod changes;
 mod instruction;
 mod machine;
 mod merge;
@@ -48,6 +49,7 @@ mod verify;
 
 pub use bounds::Bounds;
 pub use builder::{Builder, Flag, Num, Source, Variable};
+pub use changes::Changes;
 pub use instruction::{ENCODED_LEN, Event, Instruction, Opcode};
 pub use machine::{Decision, Fault, Invocation, Machine};
 pub use program::Program;

@@ -1,6 +1,7 @@
 //! The registers of one flow, and one run of its program over them. Never reads a clock, and applies nothing itself: the datapath enforces
 //! the [`Decision`].
 
+use crate::changes::Changes;
 use crate::instruction::Opcode;
 use crate::program::Program;
 use crate::register::{CONTROLS_MAX, Implicit, PRIMITIVES, REPORTS_MAX};
@@ -85,6 +86,13 @@ impl Machine {
         self.is_report_due = false;
     }
 
+    /// Sets the control variables of `changes`, between two runs. Window and rate are the datapath's.
+    pub fn change(&mut self, changes: &Changes) {
+        for (word, value) in self.words[CONTROL..].iter_mut().zip(&changes.controls) {
+            *word = value.unwrap_or(*word);
+        }
+    }
+
     /// Sets control variable `index`, between two runs. False if there is none with that index.
     pub fn set_control(&mut self, index: u8, value: u64) -> bool {
         let is_there = usize::from(index) < CONTROLS_MAX;
@@ -129,6 +137,17 @@ impl Machine {
     #[must_use]
     pub const fn is_report_due(&self) -> bool {
         self.is_report_due
+    }
+
+    /// The values of the report that is due. It stays due until [`report_taken`](Self::report_taken).
+    #[must_use]
+    pub fn report(&self, program: &Program) -> Option<&[u64]> {
+        if self.is_report_due { self.report.get(..program.report_len()) } else { None }
+    }
+
+    /// The report that was due is taken: the next one begins anew.
+    pub const fn report_taken(&mut self) {
+        self.is_report_due = false;
     }
 
     /// Takes the report that is due: copies it to `out`, and says how many values it has.

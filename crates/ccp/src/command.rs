@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ccp_vm::{Bounds, CONTROLS_MAX, Field, Program};
+use ccp_vm::{Bounds, Changes, Field, Program};
 use ccp_wire::Fields;
 
 use crate::flow::FlowId;
@@ -56,27 +56,16 @@ pub enum Reason {
     AgentRemoved,
 }
 
-/// What an agent sets of a flow, the last value of each. Window and rate lie within the flow's bounds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Changes {
-    /// Control variables by their index.
-    pub controls: [Option<u64>; CONTROLS_MAX],
-    /// The congestion window, bytes.
-    pub cwnd: Option<u64>,
-    /// The pacing rate, bytes per second.
-    pub rate: Option<u64>,
-}
-
 /// Changes, and how many of their values were moved to a bound.
 pub struct Bounded {
     pub changes: Changes,
     pub clamps: u64,
 }
 
-impl Changes {
+impl Bounded {
     /// The fields of a message; `None` if one of them is nothing that an agent may set: then none is.
-    pub fn of(fields: Fields<'_>, bounds: &Bounds) -> Option<Bounded> {
-        let mut bounded = Bounded { changes: Self::default(), clamps: 0 };
+    pub fn of(fields: Fields<'_>, bounds: &Bounds) -> Option<Self> {
+        let mut bounded = Self { changes: Changes::default(), clamps: 0 };
         for update in fields.iter() {
             let value = update.value;
             let kept = match Field::of(update.register)? {

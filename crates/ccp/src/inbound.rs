@@ -5,7 +5,7 @@ use ccp_vm::{EVENTS_MAX, INSTRUCTIONS_MAX, Program};
 use ccp_wire::{Events, Fields, Instructions, Message, messages};
 
 use crate::agent::Process;
-use crate::command::{Changes, Command, Reason};
+use crate::command::{Bounded, Command, Reason};
 use crate::endpoint::Endpoint;
 use crate::flow::Place;
 use crate::notice::Notice;
@@ -100,7 +100,7 @@ impl Endpoint {
             counters.unknown_flows += 1;
             return;
         };
-        let Some(bounded) = Changes::of(fields, &flow.bounds) else {
+        let Some(bounded) = Bounded::of(fields, &flow.bounds) else {
             counters.refused_fields += 1;
             return;
         };

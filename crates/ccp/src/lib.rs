@@ -37,7 +37,8 @@ mod inbound;
 mod notice;
 mod outbound;
 
-pub use command::{Changes, Command, Reason};
+pub use ccp_vm::Changes;
+pub use command::{Command, Reason};
 pub use config::{Config, GRACE_MIN, KNOCK, KNOCK_AGAIN, NOTICES_MAX, PROGRAMS_MAX};
 pub use endpoint::{Endpoint, NotTaken, TooManyFlows};
 pub use flow::{FlowId, NewFlow, Standing};

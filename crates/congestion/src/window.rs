@@ -49,6 +49,8 @@ enum Law {
     Cubic(Epoch),
     Dctcp(Marks),
     Constant,
+    /// A program decides; without it this algorithm would.
+    Program(Algorithm),
 }
 
 impl Window {
@@ -103,7 +105,41 @@ impl Window {
             Law::CubicSlowStart(_) | Law::CubicAgain(_) | Law::Cubic(_) => Algorithm::Cubic,
             Law::Dctcp(_) => Algorithm::Dctcp,
             Law::Constant => Algorithm::Constant(self.cwnd),
+            Law::Program(default) => default,
         }
+    }
+
+    /// True while a program decides about window and rate.
+    #[must_use]
+    #[inline(always)]
+    pub fn is_programmed(&self) -> bool {
+        matches!(self.law, Law::Program(_))
+    }
+
+    /// A program decides from now on: no event changes the window, except that it is never below one segment.
+    pub fn give_to_program(&mut self) {
+        self.law = Law::Program(self.algorithm());
+    }
+
+    /// The decision of the flow's program: a window of `bytes`, which become at least a segment and at most [`CWND_MAX`].
+    #[inline]
+    pub fn set_programmed(&mut self, bytes: u64) {
+        debug_assert!(self.is_programmed(), "only a program sets a window");
+        self.cwnd = bytes.clamp(u64::from(self.mss), u64::from(CWND_MAX)) as u32;
+    }
+
+    /// The program decides no more: the algorithm goes on in congestion avoidance, with a window no larger than the `in_flight` bytes,
+    /// because nothing is known of the window that the program has left.
+    pub fn take_from_program(&mut self, now: Instant, in_flight: u32) {
+        let Law::Program(default) = self.law else { return };
+        let fresh = Self::new(default, self.mss, now);
+        let cwnd = self.cwnd.min(in_flight).max(u32::from(self.mss));
+        *self = if fresh.law == Law::Constant { fresh } else { Self { cwnd, ssthresh: cwnd, ..fresh } };
+    }
+
+    /// True when no event but that of a new segment size changes the window.
+    fn is_fixed(&self) -> bool {
+        matches!(self.law, Law::Constant | Law::Program(_))
     }
 
     /// The window after a handshake in which more than one SYN or SYN-ACK was lost: one segment. One loss is no reason: "it is
@@ -115,8 +151,13 @@ impl Window {
         Self { cwnd: if is_constant { self.cwnd } else { u32::from(self.mss) }, ..self }
     }
 
-    /// Switches to another algorithm; window and threshold stay.
+    /// Switches to another algorithm; window and threshold stay. While a program decides, it goes on, and the algorithm is the one that
+    /// follows it.
     pub fn switch(&mut self, algorithm: Algorithm, now: Instant) {
+        if self.is_programmed() {
+            self.law = Law::Program(algorithm);
+            return;
+        }
         let fresh = Self::new(algorithm, self.mss, now);
         (self.law, self.carry) = (fresh.law, 0);
         if let Law::Constant = self.law {
@@ -139,7 +180,7 @@ impl Window {
         match event {
             Event::Ack => return self.on_ack(s),
             Event::Mtu { mss } => self.set_mss(mss),
-            _ if self.law == Law::Constant => {}
+            _ if self.is_fixed() => {}
             Event::Duplicate { segments } => self.on_duplicate_ack(segments),
             Event::Partial => self.on_partial_ack(s.acked_bytes),
             Event::Recovered { is_inflated: true } => self.on_recovered(s.in_flight),
@@ -161,7 +202,7 @@ impl Window {
     /// True when the algorithm counts every acknowledgement, also those that cannot change the window.
     #[inline]
     fn wants_every_ack(&self) -> bool {
-        matches!(self.law, Law::Dctcp(_))
+        matches!(self.law, Law::Dctcp(_) | Law::Program(_))
     }
 
     /// As `Event::Ack` without marks, in fewer instructions, for an application that uses at most half of the window, so that the window
@@ -201,7 +242,7 @@ impl Window {
         let was_reduced = self.echo_left > 0;
         self.echo_left = self.echo_left.saturating_sub(s.acked_bytes);
         // "TCP should not react to congestion indications more than once every window of data" (RFC 3168 section 6.1.2).
-        let is_echo_answered = s.marked_bytes > 0 && !was_reduced && self.law != Law::Constant;
+        let is_echo_answered = s.marked_bytes > 0 && !was_reduced && !self.is_fixed();
         if is_echo_answered {
             self.on_echo(s.now, s.in_flight, s.acked_bytes);
         } else if !was_reduced && self.is_used(s) {
@@ -224,7 +265,7 @@ impl Window {
     #[must_use]
     #[inline]
     pub fn pace_rate(&self, srtt_us: u32) -> u64 {
-        if srtt_us < PACE_RTT_US_MIN || self.cwnd < PACE_CWND_MIN || self.law == Law::Constant {
+        if srtt_us < PACE_RTT_US_MIN || self.cwnd < PACE_CWND_MIN || self.is_fixed() {
             return 0;
         }
         let per_rtt = u64::from(self.cwnd) * if self.is_slow_start() { 2_000_000 } else { 1_200_000 };
@@ -278,7 +319,7 @@ impl Window {
     /// the spirit of RFC 4015 section 3.3 step 4, with all state from before. DCTCP keeps its estimate. If the application has switched
     /// to another algorithm since, that one stays, with its own state.
     fn undo(&mut self, before: &Self) {
-        if before.law == Law::Constant {
+        if before.is_fixed() {
             return;
         }
         self.cwnd = self.cwnd.max(before.cwnd).min(CWND_MAX);
@@ -297,7 +338,7 @@ impl Window {
     pub fn is_restart_due(&self, now: Instant, rto: Duration) -> bool {
         let idle_ms = self.idle_ms(now);
         // If `now` went backwards, that is no pause of 49 days.
-        idle_ms <= u32::MAX / 2 && u64::from(idle_ms) > rto.as_ms() && self.law != Law::Constant
+        idle_ms <= u32::MAX / 2 && u64::from(idle_ms) > rto.as_ms() && !self.is_fixed()
     }
 
     #[inline(always)]
@@ -337,7 +378,7 @@ impl Window {
     /// batch, and a limit (RFC 3465) would slow them down. Returns the bytes acknowledged beyond the threshold.
     fn slow_start(&mut self, s: &Signals) -> u32 {
         let growth = match &mut self.law {
-            Law::Constant => return 0,
+            Law::Constant | Law::Program(_) => return 0,
             Law::CubicSlowStart(hystart) if self.ssthresh == SSTHRESH_NONE => {
                 let window = (!s.is_app_limited).then_some(self.cwnd);
                 hystart.on_ack(s.acked_bytes, s.rtt_us, s.in_flight, window)
@@ -363,7 +404,7 @@ impl Window {
     fn avoid(&mut self, now: Instant, acked: u32) {
         let (now_ms, mss) = (now.as_ms() as u32, u32::from(self.mss));
         match &mut self.law {
-            Law::Constant => {}
+            Law::Constant | Law::Program(_) => {}
             // "cwnd += SMSS for each cwnd bytes acknowledged" (RFC 5681 section 3.1, counted in bytes).
             Law::Reno | Law::Dctcp(_) => {
                 self.carry = self.carry.saturating_add(acked);
@@ -422,7 +463,7 @@ impl Window {
         let last_max = match &self.law {
             Law::Cubic(epoch) | Law::CubicAgain(epoch) => Some(epoch.w_max()),
             Law::CubicSlowStart(_) => None,
-            Law::Reno | Law::Dctcp(_) | Law::Constant => {
+            Law::Reno | Law::Dctcp(_) | Law::Constant | Law::Program(_) => {
                 self.ssthresh = keep(percent.unwrap_or(50));
                 return;
             }

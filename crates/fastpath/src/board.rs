@@ -147,7 +147,7 @@ impl Records {
             i => &mut self.all[usize::from(i - 1)].runs,
         };
         let sums = [&mut recovery.held, &mut recovery.lost, &mut recovery.again];
-        Board { runs, count: &mut cold.runs, sums }
+        Board { runs, count: &mut cold.runs, sums, lost_total: &mut recovery.lost_total }
     }
 
     /// Marks `[left, right)` as `kind`, or as unknown for `None`. False, and nothing changed, when there is no room for more runs.
@@ -242,6 +242,7 @@ struct Board<'a> {
     count: &'a mut u16,
     /// Bytes of runs of each [`Kind`], indexed by it.
     sums: [&'a mut u32; 3],
+    lost_total: &'a mut u32,
 }
 
 impl Board<'_> {
@@ -288,6 +289,7 @@ impl Board<'_> {
 
     /// Subtracts the bytes of `range` from the sums of their old kinds and adds them to that of the new one.
     fn count(&mut self, first: usize, last: usize, range: Interval, kind: Option<Kind>) {
+        let lost_before = *self.sums[Kind::Lost as usize];
         for run in &self.runs[first..last] {
             let right = if run.right.is_before(range.right) { run.right } else { range.right };
             let len = right.since(run.left.later_of(range.left));
@@ -296,6 +298,8 @@ impl Board<'_> {
         if let Some(kind) = kind {
             *self.sums[kind as usize] += range.right.since(range.left);
         }
+        let more = self.sums[Kind::Lost as usize].saturating_sub(lost_before);
+        *self.lost_total = self.lost_total.wrapping_add(more);
     }
 }
 

@@ -72,6 +72,7 @@ impl State {
                 rare::CHALLENGE => Exception::Challenge { flow },
                 rare::LATE_DATA => Exception::LateData { flow },
                 rare::PEER_RESET => Exception::PeerReset { flow },
+                rare::REPORT => Exception::Report { flow },
                 _ => Exception::Dropped { flow },
             };
             if self.exceptions.push(exception).is_err() {

@@ -19,14 +19,6 @@ pub(crate) fn flight(f: &FlowMut<'_>) -> u32 {
     f.tx.in_flight().max(used)
 }
 
-/// "pipe": bytes in the network, as far as is known (RFC 6675 section 4). Not counted: data that the peer has reported, and lost
-/// data that was not retransmitted.
-#[inline]
-pub(crate) fn pipe(f: &FlowMut<'_>) -> u32 {
-    let gone = if f.cold.runs > 0 { f.cold.recovery.held + f.cold.recovery.lost } else { 0 };
-    f.tx.in_flight().saturating_sub(gone)
-}
-
 /// The first segment of `range`.
 fn segment_of(f: &FlowMut<'_>, range: Interval) -> Interval {
     let len = range.right.since(range.left).min(u32::from(f.tx.mss));
@@ -61,7 +53,7 @@ impl State {
             let Some(range) = self.records.find(w.f.cold, whole, is_lost) else { return };
             // "Retransmit the first data segment presumed dropped", whatever the window says; then "if cwnd - pipe >= 1 SMSS
             // the sender SHOULD transmit one or more segments" (RFC 6675 section 5 steps 4.3 and C).
-            let room = w.f.tx.cwnd.saturating_sub(pipe(&w.f));
+            let room = w.f.tx.cwnd.saturating_sub(w.f.pipe());
             let segment = segment_of(&w.f, range);
             if !is_forced
                 && (room < segment.right.since(segment.left)
@@ -249,10 +241,11 @@ impl State {
     /// proportion to the bytes delivered; if less is in flight, because more was lost, it rises by the bytes delivered, plus a segment
     /// for each acknowledgement that `is_safe`: "SafeACK = (snd.una has advanced and no further loss indicated)".
     pub(crate) fn reduce(&mut self, f: &mut FlowMut<'_>, delivered: u32, is_safe: bool) {
-        if f.cold.recovery.episode != Episode::Fast || !f.rx.has(state::SACK) {
+        let is_governed = f.cold.recovery.episode == Episode::Fast && f.rx.has(state::SACK);
+        if !is_governed || f.cold.window.is_programmed() {
             return;
         }
-        let (pipe, target, mss) = (pipe(f), f.cold.window.cwnd(), u32::from(f.tx.mss));
+        let (pipe, target, mss) = (f.pipe(), f.cold.window.cwnd(), u32::from(f.tx.mss));
         let r = &mut f.cold.recovery;
         r.prr_delivered = r.prr_delivered.saturating_add(delivered);
         let room = if target < pipe {

@@ -3,7 +3,6 @@
 use crate::backlog::QUANTUM;
 use crate::pacing::{burst_at_rate, burst_left};
 use crate::payload::{checked, data_len};
-use crate::repair::pipe;
 use crate::segment::Out;
 use crate::setup::{EXPRESS, State, Work};
 use base::SeqNumber;
@@ -277,7 +276,7 @@ impl State {
     /// Notes that the peer's window holds data back from now on, unless the congestion window does as well.
     #[cold]
     fn window_full(&self, w: &mut Work<'_>) {
-        if w.f.tx.cwnd <= pipe(&w.f) {
+        if w.f.tx.cwnd <= w.f.pipe() {
             w.f.rx.clear(state::WINDOW_FULL);
         } else if !w.f.rx.has(state::WINDOW_FULL) {
             w.f.rx.set(state::WINDOW_FULL);
@@ -414,6 +413,6 @@ fn usable(f: &FlowMut<'_>) -> u32 {
     // peer the pipe shrinks by the bytes it reports, which has the same effect.
     let extra =
         if f.rx.has(state::RECOVERY) { 0 } else { u32::from(f.rx.dup_acks.min(2)) * u32::from(f.tx.mss) };
-    let pipe = pipe(f);
+    let pipe = f.pipe();
     f.tx.snd_wnd.saturating_sub(in_flight).min(f.tx.cwnd.saturating_add(extra).saturating_sub(pipe))
 }

@@ -209,10 +209,7 @@ impl Flows {
 impl Chunk {
     // SETUP: reached through `Flows::make` only.
     fn new() -> Self {
-        let cold = Cold::new(
-            congestion::Window::new(congestion::Algorithm::default(), 1460, base::Instant::ZERO),
-            base::Instant::ZERO,
-        );
+        let window = congestion::Window::new(congestion::Algorithm::default(), 1460, base::Instant::ZERO);
         let line = || Lines {
             lock: AtomicU32::new(0),
             sequence: AtomicU32::new(0),
@@ -220,7 +217,7 @@ impl Chunk {
         };
         Self {
             lines: array(line),
-            cold: array(|| UnsafeCell::new(cold)),
+            cold: array(|| UnsafeCell::new(Cold::new(window, base::Instant::ZERO))),
             addresses: array(|| UnsafeCell::new(Addresses::default())),
             slots: array(|| AtomicU64::new(0)),
         }

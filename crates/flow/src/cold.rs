@@ -1,6 +1,6 @@
 //! The side record of a flow: round-trip times, congestion state, out-of-order intervals, counters.
 
-use crate::{Config, Delays, Recovery, Timeouts};
+use crate::{Config, Delays, FlowProgram, Recovery, Timeouts};
 use base::{Duration, Instant, SeqNumber};
 use congestion::Window;
 
@@ -77,7 +77,7 @@ pub struct Counters {
 
 /// The side record of a flow, beside its two hot lines.
 #[repr(C, align(64))]
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Cold {
     /// The congestion algorithm's state.
     pub window: Window,
@@ -178,6 +178,8 @@ pub struct Cold {
     pub path_probe: PathProbe,
     /// Number and duration of repairs after timeouts.
     pub timeouts: Timeouts,
+    /// The program that steers the flow, if one does: then [`Window::is_programmed`] holds. The slow path gives and takes it.
+    pub program: Option<Box<FlowProgram>>,
     /// The state of loss recovery.
     pub recovery: Recovery,
 }
@@ -240,6 +242,7 @@ impl Cold {
             delays: Delays::default(),
             path_probe: PathProbe::default(),
             timeouts: Timeouts::default(),
+            program: None,
             counters: Counters::default(),
         }
     }
@@ -336,7 +339,8 @@ impl Cold {
     /// Sets the application's limit (`SO_MAX_PACING_RATE`), bytes per second; 0: no limit.
     pub fn limit_pace(&mut self, most: u64) {
         self.pace_most = most;
-        self.set_pace(self.window.pace_rate(self.srtt_us));
+        let rate = self.program.as_ref().map_or_else(|| self.window.pace_rate(self.srtt_us), |p| p.rate());
+        self.set_pace(rate);
     }
 
     /// Our timestamp at `now`: milliseconds (RFC 7323 section 5.4) with the flow's own origin.

@@ -102,4 +102,6 @@ pub mod rare {
     pub const PEER_RESET: u8 = 1 << 2;
     /// The core has let go of the record, as `Command::Drop` asked.
     pub const DROPPED: u8 = 1 << 3;
+    /// A report of the flow's program is due.
+    pub const REPORT: u8 = 1 << 4;
 }

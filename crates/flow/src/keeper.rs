@@ -181,7 +181,11 @@ impl Keeper {
 
     /// Makes a record free again, after its core has let go of it.
     pub fn release(&mut self, id: FlowId) {
-        self.lock(id).parts().rx.flags = 0;
+        let mut guard = self.lock(id);
+        let parts = guard.parts();
+        parts.rx.flags = 0;
+        parts.cold.program = None;
+        drop(guard);
         self.free.push(id.0);
         self.live -= 1;
     }

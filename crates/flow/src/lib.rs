@@ -18,6 +18,8 @@ mod flags;
 mod keeper;
 mod message;
 mod owner;
+mod program;
+mod rate_sample;
 mod record;
 mod recovery;
 mod ring;
@@ -37,6 +39,8 @@ pub use message::{
     FrameReason, commands, exceptions,
 };
 pub use owner::{AppRegion, News, raise, ring, tell};
+pub use program::{FlowProgram, Situation, Start};
+pub use rate_sample::{Delivery, Sample, Sampler, Sending};
 pub use record::{ReceiveLine, ResetVerdict, SendLine, class};
 pub use recovery::{Episode, Kind, RUNS, Recovery, Run, Timeouts};
 pub use sending::Delays;

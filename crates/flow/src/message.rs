@@ -70,6 +70,12 @@ pub enum Exception {
         /// The flow that needs a timer.
         flow: FlowId,
     },
+    /// A report of the flow's program is due. It stays in the record, and later ones are merged with it, until the slow path takes it;
+    /// the core says it once for each report.
+    Report {
+        /// The flow with the program.
+        flow: FlowId,
+    },
     /// The core has let go of a record, as [`Command::Drop`] asked: `Keeper::release` it now.
     Dropped {
         /// The flow with the record.

@@ -137,6 +137,8 @@ pub struct Recovery {
     pub frto: u8,
     /// The first runs, in order; they do not overlap.
     pub runs: [Run; RUNS],
+    /// Bytes that became `Lost` since the flow began, a byte as often as it did; modulo 2^32.
+    pub lost_total: u32,
     /// Number of acknowledgements that showed reordering.
     pub reorderings: u32,
     /// Number of duplicates that the peer has reported by D-SACK.
@@ -172,6 +174,7 @@ impl Recovery {
             runs: [nothing; RUNS],
             held: 0,
             lost: 0,
+            lost_total: 0,
             again: 0,
             rack_at: 0,
             rack_end: SeqNumber(0),

@@ -312,6 +312,7 @@ impl SlowPath {
         }
         let next_hop = self.routes.lookup(tuple.dst.addr).map_or(tuple.dst.addr, |route| route.next_hop);
         let mut connection = Connection::new(tuple, owner, next_hop, State::Established);
+        connection.birth = self.note_birth(flow);
         connection.search = Search::new(negotiated.mss);
         self.connections.insert(flow, connection);
         if mss < negotiated.mss {

@@ -25,6 +25,7 @@ impl SlowPath {
             Exception::Challenge { flow } => self.on_challenge(now, flow),
             Exception::LateData { flow } => self.on_late_data(now, flow),
             Exception::Active { flow } => self.on_active(now, flow),
+            Exception::Report { flow } => self.on_report(flow),
             Exception::Dropped { flow } => self.on_dropped(now, flow),
             Exception::Violation { region, slot, what } => {
                 self.events.push_back(Event::Violation { region, slot, what });

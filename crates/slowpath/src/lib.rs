@@ -37,6 +37,7 @@ mod path_search;
 mod patience;
 mod pause;
 mod ports;
+mod programs;
 mod regions;
 mod reset;
 mod routes;
@@ -58,6 +59,7 @@ pub use isn::Secret;
 pub use options::{FlowOptions, Linger2, RECEIVE_BUFFER_MIN};
 pub use patience::Keepalive;
 pub use ports::{EphemeralPorts, Standing};
+pub use programs::{FlowEvent, FlowFacts, FlowName, FlowReport, NotBegun, ProgramState};
 pub use routes::{OwnAddress, Route, Routes};
 pub use sockets::Socket;
 pub use teardown::{State, Step};
@@ -74,6 +76,7 @@ use neighbours::Neighbours;
 use output::Output;
 use path_cache::PathCache;
 use pause::Pause;
+use programs::Programs;
 use regions::Regions;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -115,6 +118,7 @@ pub struct SlowPath {
     path_limit: Limit,
     pause: Pause,
     paths: PathCache,
+    programs: Programs,
     /// ECN is offered and agreed to. Initially `flow::Config::ecn`; see `set_ecn`.
     is_ecn_on: bool,
     /// The latest time that any input gave.
@@ -153,6 +157,7 @@ impl SlowPath {
             path_limit: Limit::new(config.path_changes_per_second, now),
             pause: Pause::default(),
             paths: PathCache::new(config.paths_max),
+            programs: Programs::default(),
             now,
             keeper: Keeper::new(flows),
             output: Output::new(cores),

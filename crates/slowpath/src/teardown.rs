@@ -100,6 +100,8 @@ pub(crate) struct Connection {
     pub(crate) tuple: FourTuple,
     pub(crate) owner: Owner,
     pub(crate) next_hop: IpAddr,
+    /// The number of this connection among all that the service has made: see `FlowName`.
+    pub(crate) birth: u32,
     pub(crate) state: State,
     /// The application has let go of the slot (released it).
     pub(crate) is_orphan: bool,
@@ -130,6 +132,7 @@ impl Connection {
             tuple,
             owner,
             next_hop,
+            birth: 0,
             state,
             is_orphan: false,
             is_over: false,
@@ -234,6 +237,7 @@ impl SlowPath {
             connection.state = connection.state.next(Step::Reset);
         }
         connection.is_over = true;
+        let birth = connection.birth;
         self.orphans -= usize::from(connection.is_orphan);
         let (owner, tuple, is_orphan) = (connection.owner, connection.tuple, connection.is_orphan);
         let timers = [connection.retransmit.take(), connection.aux.take(), connection.path_timer.take()];
@@ -244,6 +248,7 @@ impl SlowPath {
             self.enter_time_wait(now, flow, tuple);
         }
         self.keeper.remove(flow);
+        self.note_end(birth, flow);
         self.by_tuple.remove(&tuple);
         let flags = match how {
             How::Finished => 0,

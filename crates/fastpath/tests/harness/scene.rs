@@ -54,9 +54,9 @@ pub fn scene() -> Scene {
 }
 
 impl Scene {
-    /// The flow's seldom used part.
+    /// The flow's seldom used part, without a program.
     pub fn cold(&self) -> Cold {
-        *self.host.keeper.lock(self.id).parts().cold
+        Cold { program: None, ..*self.host.keeper.lock(self.id).parts().cold }
     }
     /// The congestion window in segments.
     pub fn cwnd(&self) -> u32 {
