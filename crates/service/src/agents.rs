@@ -60,10 +60,9 @@ impl Agents {
     pub fn open(settings: &AgentSettings, config: &Config, now: Instant) -> Result<Self, ServiceError> {
         let own = config.user.as_ref().map_or_else(rustix::process::geteuid, |user| user.uid);
         let socket = match &config.user {
-            Some(user) => user.act(|| AgentSocket::open(settings, own)).map_err(|error| ServiceError::Os {
-                doing: "act as the user that --user names",
-                error,
-            })?,
+            Some(user) => user
+                .act(|| AgentSocket::open(settings, own))
+                .map_err(|error| ServiceError::Os { doing: "act as the user that --user names", error })?,
             None => AgentSocket::open(settings, own),
         }?;
         let os = |error: Errno| ServiceError::Os { doing: "watch agents of congestion control", error };

@@ -9,6 +9,7 @@ pub(crate) mod helpers;
 pub(crate) mod log_limit;
 pub(crate) mod net_port;
 
+use crate::agents::Agents;
 use crate::config::Config;
 use crate::cores::wakers::Bells;
 use crate::cores::{Common, Core};
@@ -53,6 +54,7 @@ pub(crate) const LINES: u64 = 1 << 32;
 const CORES: u64 = 2;
 const HELPERS: u64 = 3;
 const LISTENERS: u64 = 4;
+const AGENTS: u64 = 5;
 const BELLS: u64 = 2 << 32;
 
 /// A service that is ready: its control socket accepts connections.
@@ -104,10 +106,14 @@ fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Reg
         cores.push(core);
         rings.push((exceptions, commands));
     }
+    let agents =
+        config.agents.as_ref().map(|settings| Agents::open(settings, &config, clock.now())).transpose()?;
     let tcp = Tcp::new(&config, common.flows.clone(), opened.mac, opened.mtu, rings, common.clock)?;
     let counting = Counting::new(common.cycles);
     let mut registry = Registry::new(config, cores, common.bells, tcp, counting, watched, Instant::now());
     registry.port = opened.description;
+    registry.tcp.slow.watch_flows(agents.is_some());
+    registry.agents = agents;
     Ok(registry)
 }
 
@@ -158,6 +164,9 @@ impl Service {
             HELPERS,
             epoll::EventFlags::IN | epoll::EventFlags::ET,
         )?;
+        if let Some(agents) = &service.registry.agents {
+            service.watch(agents.set(), AGENTS, epoll::EventFlags::IN)?;
+        }
         for set in service.registry.listeners.alive.sets() {
             service.watch(set, LISTENERS, epoll::EventFlags::IN)?;
         }
@@ -203,6 +212,7 @@ impl Service {
                     // `hear_helpers` below takes the results.
                     _ if token == HELPERS => {}
                     _ if token == LISTENERS => self.registry.hear_ended_listeners(),
+                    _ if token == AGENTS => self.registry.hear_agents(),
                     _ => self.signal(),
                 }
                 self.detach_doomed();
@@ -239,7 +249,8 @@ impl Service {
         let deferred = self.registry.listeners.deferred.due();
         let held = self.registry.held.due();
         let helpers = self.helpers.due();
-        let at = [sweep, self.reap, self.leave, self.tcp_due, counting, held, deferred, helpers]
+        let agents = self.registry.agents_due();
+        let at = [sweep, self.reap, self.leave, self.tcp_due, counting, held, deferred, helpers, agents]
             .into_iter()
             .flatten()
             .min()?;
@@ -296,6 +307,7 @@ impl Service {
         self.registry.pump_tcp();
         self.detach_doomed();
         self.follow_bells();
+        self.registry.pump_agents();
         // Detaching processes may have closed flows.
         self.registry.pump_tcp();
         self.tcp_due = self.registry.tcp.due();

@@ -9,10 +9,11 @@
 //!   relay     connections between processes that share no memory                  cores     fast-path threads
 //!   handover  connections on their way from one process to another                report    ss, stat, explain
 //!   process   what the kernel says of processes                                   privilege what the daemon gives up
-//!   choice    which congestion control a flow gets
+//!   choice    which congestion control a flow gets                              agents    congestion control by other processes
 //! ```
 #![deny(unsafe_code)]
 
+mod agents;
 mod choice;
 mod config;
 mod cores;

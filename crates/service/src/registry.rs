@@ -7,6 +7,7 @@ pub(crate) mod application;
 pub(crate) mod reaper;
 pub(crate) mod registration;
 
+use crate::agents::Agents;
 use crate::choice::Choices;
 use crate::config::Config;
 use crate::cores::Core;
@@ -74,6 +75,8 @@ pub struct Registry {
     pub config: Config,
     /// What chooses congestion control.
     pub choices: Choices,
+    /// Agents of congestion control, if any are configured.
+    pub agents: Option<Agents>,
     /// The policy in force.
     pub policy: Policy,
     /// Rates at which users begin connections.
@@ -170,6 +173,7 @@ impl Registry {
             to_seal: Vec::new(),
             port: String::new(),
             choices: config.choices.clone(),
+            agents: None,
             policy: config.policy.clone(),
             rates: Rates::default(),
             log_limit: LogLimit::default(),

@@ -8,6 +8,7 @@ pub(crate) mod profile_switch;
 pub(crate) mod statistics;
 pub mod text;
 
+use crate::agents::Agents;
 use crate::choice::report::Governed;
 use crate::cores::Core;
 use crate::listen::direct::InUse;
@@ -17,6 +18,7 @@ use crate::registry::{Answer, Registry};
 use crate::report::bottleneck::Limit;
 use crate::report::explain::Detail;
 use crate::report::port_stats::Traffic;
+use crate::report::statistics::Summary;
 use control::{Reply, Report};
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -149,7 +151,8 @@ impl Registry {
                 let alive = self.applications.values().map(|a| &a.process);
                 let counted: Vec<_> = self.cores.iter().filter_map(Core::count).collect();
                 let traffic = Traffic::sum(&counted, &self.tcp.slow);
-                serde_json::to_vec(&self.statistics.summary(alive, traffic, viewer))
+                let agents = self.agents.as_ref().map(Agents::counters).unwrap_or_default();
+                serde_json::to_vec(&Summary { agents, ..self.statistics.summary(alive, traffic, viewer) })
             }
             Report::Explain => {
                 self.sweep();

@@ -23,7 +23,7 @@ use flow::{CommandSender, ExceptionReceiver, Flows};
 use queue::stream::close_for;
 use rustix::io::Errno;
 use shm::Side;
-use slowpath::{Connect, Event, OwnAddress, Owner, PendingId, Release, SlowPath};
+use slowpath::{Connect, Event, FlowName, OwnAddress, Owner, PendingId, Release, SlowPath};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -45,6 +45,8 @@ pub struct Flow {
     pub asked: Option<CongestionName>,
     /// What decides about its window and rate.
     pub choice: Choice,
+    /// Its name for agents, once it is established and there may be agents.
+    pub name: Option<FlowName>,
 }
 
 /// An address at which the slow path listens, for one or more listeners.
@@ -181,6 +183,11 @@ impl Tcp {
         if self.slow.next_deadline() <= now {
             self.slow.handle_timers(now);
         }
+    }
+
+    /// A time of the slow path as the system counts it.
+    pub fn system_time(&self, at: base::Instant) -> std::time::Instant {
+        self.clock.system(at)
     }
 
     /// When the slow path's next timer is due.
@@ -323,7 +330,7 @@ impl Registry {
         }
         let asked = self.listeners.all.get(&id).and_then(|listener| listener.asked);
         let choice = self.choice_of(application, [local, remote], asked);
-        let flow = Flow { application, closed: false, ends: [local, remote], asked, choice };
+        let flow = Flow { application, closed: false, ends: [local, remote], asked, choice, name: None };
         let Some((slot, owner)) = self.take_flow_slot(home.region, flow) else {
             return self.tcp.slow.refuse(now, pending);
         };
@@ -378,7 +385,8 @@ impl Registry {
         }
         let choice = self.choice_of(id, [local, remote], options.congestion);
         let ends = [local, remote];
-        let flow = Flow { application: id, closed: false, ends, asked: options.congestion, choice };
+        let flow =
+            Flow { application: id, closed: false, ends, asked: options.congestion, choice, name: None };
         let Some((slot, owner)) = self.take_flow_slot(region, flow) else {
             return Answer::kernel(KernelReason::RegionFull);
         };

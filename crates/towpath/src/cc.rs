@@ -158,6 +158,11 @@ fn list(all: &Value) -> String {
         format!("built in: {}", words(&all["built_in"])),
         format!("of agents: {}", words(&all["of_agents"])),
     ];
+    for agent in all["agents"].as_array().into_iter().flatten() {
+        let there = agent["pid"].as_u64().map_or("not there".to_owned(), |pid| format!("pid {pid}"));
+        let (path, programs) = (text(&agent["path"]), &agent["programs"]);
+        lines.push(format!("  {path} serves {}: {there}, {programs} programs", words(&agent["serves"])));
+    }
     let rows = all["rules"].as_array().into_iter().flatten();
     let rows: Vec<Vec<String>> = rows
         .map(|rule| vec![format!("  {}", text(&rule["rule"])), format!("({})", text(&rule["from"]))])
@@ -191,6 +196,9 @@ fn shown(flow: &Value) -> String {
     if let Some(why) = flow["why"].as_str() {
         lines.push(format!("  why: {why}"));
     }
+    if let Some(program) = flow["program"].as_object() {
+        lines.extend(program_lines(program));
+    }
     lines.push(format!(
         "  window {} x {} B, pacing {} B/s, delivery {} B/s, srtt {} us, least {} us, {} segments sent again",
         info["snd_cwnd"],
@@ -202,6 +210,26 @@ fn shown(flow: &Value) -> String {
         info["total_retrans"]
     ));
     lines.join("\n")
+}
+
+fn program_lines(program: &serde_json::Map<String, Value>) -> Vec<String> {
+    let part = |key: &str| program.get(key).unwrap_or(&Value::Null);
+    let mut lines = vec![
+        format!(
+            "  program {}: {} runs, {} stopped by a fault, {} decisions moved to a bound; rate {} B/s",
+            part("number"),
+            part("runs"),
+            part("faults"),
+            part("clamps"),
+            part("rate")
+        ),
+        format!("    registers {}", part("registers")),
+    ];
+    let reports = part("last_reports").as_array().into_iter().flatten();
+    lines.extend(
+        reports.map(|report| format!("    report {} us ago: {}", report["ago_us"], report["values"])),
+    );
+    lines
 }
 
 #[cfg(test)]

@@ -120,6 +120,11 @@ pub fn statistics(path: &Path, json: bool) -> anyhow::Result<()> {
     for (reason, n) in traffic["dropped"].as_object().into_iter().flatten() {
         print(&format!("  {n:>8}  dropped: {reason}"))?;
     }
+    if let Some(agents) = all["agents"].as_object() {
+        let told: Vec<String> =
+            agents.iter().map(|(name, n)| format!("{} {n}", name.replace('_', " "))).collect();
+        print(&format!("agents of congestion control: {}", told.join(", ")))?;
+    }
     let heads =
         ["Pid", "Process", "User", "Alive", "Accelerated", "Connected", "Accepted", "Listeners", "Kernel"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];

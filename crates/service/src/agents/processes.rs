@@ -52,7 +52,8 @@ impl Processes {
     /// The agents with processes that have ended, by what is ready in `set`.
     pub fn ended(&mut self, set: &OwnedFd) -> Vec<Vec<u8>> {
         let mut events = Vec::with_capacity(64);
-        if epoll::wait(set, rustix::buffer::spare_capacity(&mut events), Some(&Timespec::default())).is_err() {
+        if epoll::wait(set, rustix::buffer::spare_capacity(&mut events), Some(&Timespec::default())).is_err()
+        {
             return Vec::new();
         }
         let is_ready = |token: u64| events.iter().any(|event| event.data.u64() == token);
@@ -71,7 +72,8 @@ mod tests {
     #[test]
     fn the_end_of_a_process_is_heard_once() {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-        let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let mut child =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let mut processes = Processes::default();
         assert!(processes.watch(&set, b"/a", Some(child.id())) && processes.watch(&set, b"/b", None));
         assert!(processes.ended(&set).is_empty());

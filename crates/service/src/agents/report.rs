@@ -69,8 +69,12 @@ impl Agents {
         Some(match standing {
             Standing::Running(_) if is_refused => "as many flows as possible have programs".to_owned(),
             Standing::Running(_) => return None,
-            Standing::NoAgent => format!("no agent is there that serves {law}; `towpath cc list` shows where one is looked for"),
-            Standing::OtherUser => "its agent is another user's, and only root's see the flows of all users".to_owned(),
+            Standing::NoAgent => format!(
+                "no agent is there that serves {law}; `towpath cc list` shows where one is looked for"
+            ),
+            Standing::OtherUser => {
+                "its agent is another user's, and only root's see the flows of all users".to_owned()
+            }
             Standing::NoProgram => "its agent has not chosen a program yet".to_owned(),
             Standing::FellBack(Reason::AgentDied) => "its agent has died".to_owned(),
             Standing::FellBack(Reason::AgentStalled) => "its agent does not read its reports".to_owned(),

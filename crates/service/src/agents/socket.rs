@@ -9,8 +9,8 @@ use ccp::{Sender, Sent};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSliceMut};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType, bind, connect, recvmsg, sendto, sockopt, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags,
+    SocketAddrUnix, SocketFlags, SocketType, bind, connect, recvmsg, sendto, socket_with, sockopt,
 };
 use rustix::process::Uid;
 use std::io::ErrorKind;
@@ -131,11 +131,7 @@ fn look(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
 }
 
 /// Reads one datagram without descriptors. One that is longer than the buffer is given as far as it goes: its messages are malformed.
-fn read(
-    fd: BorrowedFd<'_>,
-    buffer: &mut [u8],
-    take: &mut dyn FnMut(Sender<'_>, &[u8]),
-) -> Result<(), Errno> {
+fn read(fd: BorrowedFd<'_>, buffer: &mut [u8], take: &mut dyn FnMut(Sender<'_>, &[u8])) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let got = recvmsg(fd, &mut [IoSliceMut::new(buffer)], &mut ancillary, RecvFlags::DONTWAIT)?;
@@ -157,7 +153,8 @@ fn read(
 fn check_folder(path: &Path, own: Uid) -> Result<(), ServiceError> {
     let folder = path.parent().ok_or_else(|| wrong(path, "give the path of a file"))?;
     std::fs::create_dir_all(folder).map_err(|e| wrong(path, &format!("cannot make its folder: {e}")))?;
-    let found = std::fs::metadata(folder).map_err(|e| wrong(path, &format!("cannot look at its folder: {e}")))?;
+    let found =
+        std::fs::metadata(folder).map_err(|e| wrong(path, &format!("cannot look at its folder: {e}")))?;
     let is_trusted = found.uid() == 0 || found.uid() == own.as_raw();
     if is_trusted && found.permissions().mode() & 0o022 == 0 {
         return Ok(());
@@ -165,7 +162,9 @@ fn check_folder(path: &Path, own: Uid) -> Result<(), ServiceError> {
     let folder = folder.display();
     Err(wrong(
         path,
-        &format!("other users could replace it: give a path in a folder of root's or the service's user (`chmod go-w {folder}`)"),
+        &format!(
+            "other users could replace it: give a path in a folder of root's or the service's user (`chmod go-w {folder}`)"
+        ),
     ))
 }
 
@@ -174,7 +173,12 @@ fn make_room(path: &Path) -> Result<(), ServiceError> {
     match std::fs::symlink_metadata(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
         Ok(found) if found.file_type().is_socket() => {}
-        _ => return Err(wrong(path, "something that is no socket is there; it is left as it is: give another path")),
+        _ => {
+            return Err(wrong(
+                path,
+                "something that is no socket is there; it is left as it is: give another path",
+            ));
+        }
     }
     let is_stale = socket()
         .and_then(|fd| connect(&fd, &SocketAddrUnix::new(path)?))

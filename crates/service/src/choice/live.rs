@@ -79,10 +79,20 @@ impl Registry {
         let Some(r) = self.regions.get_mut(&key.region) else { return };
         let index = r.memory.index;
         let Some(Use::Flow(flow)) = r.slots.get_mut(key.slot) else { return };
-        let before = std::mem::replace(&mut flow.choice, choice);
-        if before.law != choice.law {
-            let algorithm = self.choices.algorithm(choice.law);
-            self.tcp.slow.set_slot_algorithm(self.tcp.now(), index, key.slot, algorithm);
+        let (name, before) = (flow.name, std::mem::replace(&mut flow.choice, choice));
+        if before.law == choice.law {
+            return;
         }
+        let (now, algorithm) = (self.tcp.now(), self.choices.algorithm(choice.law));
+        // Outside of `self` while the flow is looked at; there is no way out in between.
+        let mut agents = self.agents.take();
+        if let (Some(agents), Some(name)) = (&mut agents, name) {
+            agents.release(now, &mut self.tcp.slow, name);
+        }
+        self.tcp.slow.set_slot_algorithm(now, index, key.slot, algorithm);
+        if let Some(agents) = &mut agents {
+            self.enter(agents, key);
+        }
+        self.agents = agents;
     }
 }

@@ -1,9 +1,12 @@
 //! What is shown of the choice of congestion control: `towpath cc list` and `cc show`, and the fields of `ss` and `explain`.
 
+use crate::agents::Agents;
+use crate::agents::report::{AgentShown, ProgramShown};
 use crate::choice::{Law, Source};
 use crate::memory::slot_key::SlotKey;
 use crate::registry::{Answer, Registry};
 use crate::report::{Viewer, answer_of};
+use crate::tcp::Flow;
 use congestion::Algorithm;
 use control::{CongestionAsk, FlowEnds, TcpInfo};
 use rustix::io::Errno;
@@ -40,6 +43,7 @@ struct List {
     default: String,
     built_in: &'static [&'static str],
     of_agents: Vec<String>,
+    agents: Vec<AgentShown>,
     rules: Vec<RuleShown>,
     /// Numbers of flows, by what decides about them now.
     flows: BTreeMap<String, usize>,
@@ -54,6 +58,8 @@ struct Shown<'a> {
     uid: u32,
     #[serde(flatten)]
     governed: Governed,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    program: Option<ProgramShown>,
     info: TcpInfo,
 }
 
@@ -90,6 +96,7 @@ impl Registry {
             default: self.choices.default().to_string(),
             built_in: Algorithm::NAMES,
             of_agents: self.choices.agents().map(String::from).collect(),
+            agents: self.agents.iter().flat_map(Agents::list).collect(),
             rules: rules.collect(),
             flows,
         }
@@ -115,20 +122,34 @@ impl Registry {
             process: subject.app,
             uid: subject.uid,
             governed,
+            program: self.program_of(flow),
             info,
         };
         answer_of(serde_json::to_vec(&shown))
     }
 
+    fn program_of(&self, flow: &Flow) -> Option<ProgramShown> {
+        let (agents, name) = (self.agents.as_ref()?, flow.name?);
+        Some(agents.program(self.tcp.now(), name, self.tcp.slow.program(name)?))
+    }
+
     /// What decides about the flow at that slot; `info` says more of why it may not be what was chosen.
     pub fn governed(&self, key: SlotKey, info: Option<&TcpInfo>) -> Option<Governed> {
-        let choice = self.flow_at(key)?.choice;
+        let flow = self.flow_at(key)?;
+        let choice = flow.choice;
         let index = self.regions.get(&key.region)?.memory.index;
         let algorithm =
             self.tcp.slow.slot_algorithm(index, key.slot).unwrap_or(self.choices.algorithm(choice.law));
         let (in_force, why) = match choice.law {
             Law::BuiltIn(_) => (algorithm.to_string(), lacks(algorithm, info)),
-            Law::Agent(name) => (algorithm.to_string(), Some(format!("no agent serves {name}"))),
+            Law::Agent(law) => {
+                let why = self.agents.as_ref().map(|agents| agents.why_not(law.as_str(), flow.name));
+                // Names of agents exist only where agents are configured.
+                match why.flatten() {
+                    None => (law.to_string(), None),
+                    why => (algorithm.to_string(), why),
+                }
+            }
         };
         Some(Governed { chosen: choice.law.to_string(), chosen_by: choice.by.to_string(), in_force, why })
     }

@@ -97,6 +97,9 @@ pub struct Summary {
     pub held_ports: usize,
     /// Packets and bytes of the port, and drops by reason.
     pub traffic: Traffic,
+    /// Counters of agents of congestion control; none where none are configured.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub agents: BTreeMap<&'static str, u64>,
     /// Counts by process; ended processes come last.
     pub per_process: Vec<Process>,
 }
@@ -137,6 +140,7 @@ impl Statistics {
             relayed_bytes: self.relayed_bytes,
             held_ports: self.held_ports,
             traffic,
+            agents: BTreeMap::new(),
             per_process,
         }
     }

@@ -92,7 +92,10 @@ fn a_full_socket_and_one_that_is_gone_differ_and_neither_is_waited_for() {
     assert_eq!(socket.send(&address, b"report"), Sent::Taken);
     drop(agent);
     assert_eq!(socket.send(&address, b"report"), Sent::Gone);
-    assert_eq!(socket.send(&folder.path().join("none").into_os_string().into_encoded_bytes(), b"x"), Sent::Gone);
+    assert_eq!(
+        socket.send(&folder.path().join("none").into_os_string().into_encoded_bytes(), b"x"),
+        Sent::Gone
+    );
     assert_eq!(socket.send(b"", b"x"), Sent::Gone);
 }
 
