@@ -91,6 +91,9 @@ fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Reg
     let mut opened = net_port::open(&config)?;
     let clock = Clock::start();
     address_claim::claim(&mut opened, &config.link, clock)?;
+    // Before anything is given up: a folder is made, and a file is protected.
+    let agents =
+        config.agents.as_ref().map(|settings| Agents::open(settings, &config, clock.now())).transpose()?;
     privilege::confine(&config)?;
     let common = Common {
         flows: tcp::flows(&config)?,
@@ -106,8 +109,6 @@ fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Reg
         cores.push(core);
         rings.push((exceptions, commands));
     }
-    let agents =
-        config.agents.as_ref().map(|settings| Agents::open(settings, &config, clock.now())).transpose()?;
     let tcp = Tcp::new(&config, common.flows.clone(), opened.mac, opened.mtu, rings, common.clock)?;
     let counting = Counting::new(common.cycles);
     let mut registry = Registry::new(config, cores, common.bells, tcp, counting, watched, Instant::now());
