@@ -6,7 +6,7 @@ use crate::instruction::Opcode;
 use crate::program::Program;
 use crate::register::{CONTROLS_MAX, Implicit, PRIMITIVES, REPORTS_MAX};
 use crate::signals::Signals;
-use crate::slots::{CONTROL, REPORT, TEMP, WORDS, implicit};
+use crate::slots::{CONTROL, REPORT, ROW, TEMP, WORDS, implicit};
 
 const EVENT_FLAG: usize = implicit(Implicit::EventFlag);
 const FALLTHROUGH: usize = implicit(Implicit::Fallthrough);
@@ -51,7 +51,8 @@ pub enum Fault {
 /// The state of one flow's program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Machine {
-    words: [u64; WORDS],
+    /// The row of words, and behind it the program's constants: whatever byte an operand is, it names one of them.
+    words: [u64; ROW],
     /// The report that is due: all reports since the last one that was taken.
     report: [u64; REPORTS_MAX],
     /// `Micros` was `timer_base` at `timer_set_us`.
@@ -66,7 +67,7 @@ impl Machine {
     #[must_use]
     pub fn new(program: &Program, now_us: u64) -> Self {
         let mut machine = Self {
-            words: [0; WORDS],
+            words: [0; ROW],
             report: [0; REPORTS_MAX],
             timer_base: 0,
             timer_set_us: 0,
@@ -79,8 +80,9 @@ impl Machine {
 
     /// Begins `program` in place of the one before: registers as defined, all others 0, the timer 0, no report due. Faults go on counting.
     pub fn start(&mut self, program: &Program, now_us: u64) {
-        self.words = [0; WORDS];
+        self.words[..WORDS].fill(0);
         self.words[CONTROL..TEMP].copy_from_slice(&program.initial);
+        self.words[WORDS..].copy_from_slice(&program.constants);
         self.timer_base = 0;
         self.timer_set_us = now_us;
         self.is_report_due = false;
@@ -215,8 +217,8 @@ impl Machine {
         let words = &mut self.words;
         let steps = program.steps.get(usize::from(start)..usize::from(end)).unwrap_or_default();
         for step in steps {
-            let left = operand(words, program, step.left);
-            let right = operand(words, program, step.right);
+            let left = words[usize::from(step.left)];
+            let right = words[usize::from(step.right)];
             let value = match step.op {
                 Opcode::Bind | Opcode::Def => right,
                 Opcode::Add => left.checked_add(right).ok_or(Fault::Overflow)?,
@@ -229,24 +231,16 @@ impl Machine {
                 Opcode::Max => left.max(right),
                 Opcode::Min => left.min(right),
                 Opcode::MaxWrap => later_serial(left, right),
-                Opcode::Ewma => ewma(left, operand(words, program, step.result), right)?,
+                Opcode::Ewma => ewma(left, words[usize::from(step.result)], right)?,
                 Opcode::If if left == 0 => continue,
                 Opcode::NotIf if left != 0 => continue,
                 Opcode::If | Opcode::NotIf => right,
             };
-            // Verified: results lie in the row.
-            if let Some(word) = words.get_mut(usize::from(step.result)) {
-                *word = value;
-            }
+            // Verified: results lie in the row, before the constants.
+            words[usize::from(step.result)] = value;
         }
         Ok(())
     }
-}
-
-#[inline]
-fn operand(words: &[u64; WORDS], program: &Program, operand: u8) -> u64 {
-    let place = usize::from(operand);
-    if place < WORDS { words[place] } else { program.constants[place - WORDS] }
 }
 
 /// `weight` tenths of the old value and the rest of the new one; the new one if there was none.

@@ -1,5 +1,5 @@
-//! Where a machine keeps each register: one row of 80 words. Operands of verified instructions are bytes: below 80 a word of the row, from
-//! 80 on a constant of the program.
+//! Where a machine keeps each register: one row of 80 words, and behind it the program's constants. Operands of verified instructions are
+//! bytes: below 80 a word of the row, from 80 on a constant.
 //!
 //! ```text
 //! 0..15 signals | 16..22 implicit | 24..32 locals | 32..48 control | 48..64 report | 64..80 temporaries || 80..256 constants
@@ -16,8 +16,10 @@ pub const REPORT: usize = CONTROL + CONTROLS_MAX;
 pub const TEMP: usize = REPORT + REPORTS_MAX;
 /// The number of words in the row.
 pub const WORDS: usize = TEMP + TEMPS_MAX;
+/// All that a byte can name: the row, and the constants.
+pub const ROW: usize = 256;
 /// Constants of one program at most: what a byte can name above the row.
-pub const CONSTANTS_MAX: usize = 256 - WORDS;
+pub const CONSTANTS_MAX: usize = ROW - WORDS;
 /// Variables that definitions give a beginning: control and report variables, side by side.
 pub const VARIABLES: usize = TEMP - CONTROL;
 

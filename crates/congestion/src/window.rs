@@ -47,8 +47,9 @@ enum Law {
     /// Slow start after a timeout, with the epoch before it.
     CubicAgain(Epoch),
     Cubic(Epoch),
-    Dctcp(Marks),
     Constant,
+    // These two want every acknowledgement: neighbours, so that one comparison asks for both.
+    Dctcp(Marks),
     /// A program decides; without it this algorithm would.
     Program(Algorithm),
 }
@@ -265,7 +266,7 @@ impl Window {
     #[must_use]
     #[inline]
     pub fn pace_rate(&self, srtt_us: u32) -> u64 {
-        if srtt_us < PACE_RTT_US_MIN || self.cwnd < PACE_CWND_MIN || self.is_fixed() {
+        if srtt_us < PACE_RTT_US_MIN || self.cwnd < PACE_CWND_MIN || self.law == Law::Constant {
             return 0;
         }
         let per_rtt = u64::from(self.cwnd) * if self.is_slow_start() { 2_000_000 } else { 1_200_000 };

@@ -57,6 +57,9 @@ impl State {
         let mut news = (is_lossy || heard.has_reports).then(|| self.take_news(w, p, heard.is_advance));
         if let Some(news) = &mut news {
             news.is_pure_duplicate = heard.is_bare && !heard.has_reports;
+            if let Some(program) = &mut w.f.cold.program {
+                program.on_news(news.reported, news.newest);
+            }
         }
         if heard.is_advance {
             self.advance(w, p, heard.echo, news.as_ref());
@@ -66,6 +69,9 @@ impl State {
         self.take_window_and_duplicate(w, p, heard);
         if let Some(news) = news {
             self.judge(w, &news, heard.is_advance);
+        }
+        if let Some(program) = &mut w.f.cold.program {
+            program.news_end();
         }
     }
 
@@ -139,10 +145,14 @@ impl State {
         }
     }
 
-    /// Lets congestion control react to `bytes` delivered. In fast recovery it is not asked: PRR governs the window then.
+    /// Lets congestion control react to `bytes` delivered. In fast recovery it is not asked: PRR governs the window then. A program
+    /// is told of each acknowledgement, and decides in the flow's turn.
     #[inline(always)]
     pub(crate) fn steer(&mut self, f: &mut FlowMut<'_>, bytes: u32, rtt: Option<u32>, echo: bool) {
         if f.rx.has(state::RECOVERY) {
+            if f.cold.window.is_programmed() {
+                Self::tell_program(f, echo);
+            }
             return;
         }
         if f.tx.recover.is_before(f.tx.snd_una) {
@@ -165,6 +175,9 @@ impl State {
     /// As `steer`, when the flow uses its whole congestion window or the peer echoes congestion.
     #[inline(never)]
     fn steer_used(&mut self, f: &mut FlowMut<'_>, bytes: u32, rtt: Option<u32>, echo: bool) {
+        if f.cold.window.is_programmed() {
+            return Self::tell_program(f, echo);
+        }
         // A batch's acknowledgements are processed before the data they make room for is sent, so add back what they acknowledged.
         let used = if f.rx.has(state::CWND_FULL) { f.tx.cwnd.saturating_sub(bytes) } else { 0 };
         let signals = Signals {
@@ -280,6 +293,10 @@ impl State {
 
     /// Counts a duplicate ACK of a peer without SACK: a segment has left the network, and another is perhaps lost.
     fn duplicate(&mut self, f: &mut FlowMut<'_>) {
+        if let Some(program) = &mut f.cold.program {
+            program.on_news(u32::from(f.tx.mss), None);
+            program.news_end();
+        }
         if f.rx.has(state::RECOVERY) {
             // Packet conservation: the segment that has left the network makes room for a new one.
             f.steer(Event::Duplicate { segments: 1 }, &f.signals(self.now));

@@ -202,6 +202,7 @@ impl Core {
         state.take_turns(flows, homes, port);
         state.acknowledge_due(flows, homes, port);
         state.look_after(flows, homes, port);
+        state.tick_programs(flows, homes, port);
         state.release_held(flows, homes, port);
         state.sweep_lent(flows, homes);
         state.sweep_grown(flows, homes);
@@ -216,6 +217,7 @@ impl Core {
         let lists = at(self.state.acks.front()).min(at(self.state.lent.front()));
         let lists = lists.min(at(self.state.due.front())).min(self.state.looks.next_deadline());
         let lists = lists.min(at(self.state.grown.front())).min(at(self.state.held.front()));
+        let lists = lists.min(self.state.programs.next_deadline());
         lists.min(self.state.pacer.next_deadline()).min(port.next_deadline()).min(self.state.debt_deadline())
     }
 

@@ -90,6 +90,8 @@ pub struct Counters {
     pub exceptions: u64,
     /// Number of slots given up because their application broke the rules of the shared memory.
     pub violations: u64,
+    /// Number of runs of programs that a fault has stopped.
+    pub program_faults: u64,
     drops: [u64; DropReason::COUNT],
     causes: [u64; Cause::ALL.len()],
 }
@@ -112,6 +114,7 @@ impl Default for Counters {
             doorbells: 0,
             exceptions: 0,
             violations: 0,
+            program_faults: 0,
             drops: [0; DropReason::COUNT],
             causes: [0; Cause::ALL.len()],
         }

@@ -12,6 +12,10 @@ impl State {
         if w.f.rx.has(state::TELL) {
             self.tell(w);
         }
+        let is_programmed = w.f.cold.window.is_programmed();
+        if is_programmed {
+            self.run_program(w);
+        }
         if w.f.tx.snd_nxt == w.f.tx.snd_max {
             if w.f.cold.runs != 0 {
                 self.resend(w, port);
@@ -20,6 +24,9 @@ impl State {
         } else {
             // The slow path counts the data in flight as lost. Carried out when all packets that wait have been handled.
             self.due.push_back(w.id.0, 0);
+        }
+        if is_programmed {
+            self.end_programmed_turn(w);
         }
         self.acknowledge(w, port);
         self.watch_window(w);

@@ -61,6 +61,7 @@ impl State {
         self.backlog.remove(id.0);
         self.pacer.remove(id.0);
         self.looks.remove(id.0);
+        self.programs.leave(id.0);
         self.asked[id.0 as usize / 64] &= !(1 << (id.0 % 64));
     }
 }

@@ -38,6 +38,7 @@ mod pacing;
 mod payload;
 mod predict;
 mod probe;
+mod programs;
 mod rack;
 mod receive;
 mod repair;

@@ -176,6 +176,7 @@ impl State {
             && rx.events == 0
             && waiting < u32::from(w.f.cold.rcv_mss)
             && is_open(rx)
+            && !w.f.cold.window.is_programmed()
             // Acquire: pairs with the Release in `Sender::publish`.
             && w.peer.tx_head.load(Acquire) == sent
             && w.peer.extra.load(Relaxed) & application_flags::QUICKACK == 0;
@@ -202,6 +203,7 @@ impl State {
     pub(crate) fn answer<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) -> Predicted {
         let is_expected = is_calm(&w.f, ASKED_TO_SEND)
             && w.f.cold.pace_rate == 0
+            && !w.f.cold.window.is_programmed()
             && self.urgent_of != w.id.0
             && w.peer.flags.load(Acquire) & SPEAKS == 0
             && w.f.rx.consume(w.peer.rx_tail.load(Acquire));

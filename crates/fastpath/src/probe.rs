@@ -216,6 +216,7 @@ impl State {
         if end.is_before(una) {
             f.rx.clear(state::PROBED);
             f.cold.recovery.may_undo = false;
+            f.cold.recovery.lost_total = f.cold.recovery.lost_total.wrapping_add(u32::from(f.tx.mss));
             self.reduce_for(f, Event::Lost);
         }
     }

@@ -31,6 +31,10 @@ pub(crate) struct News {
     pub(crate) is_delayed: bool,
     /// Which sending filled the oldest gap, if the data there was retransmitted and the timestamp tells.
     pub(crate) oldest: Option<Sending>,
+    /// The part of `bytes` that SACK blocks have reported.
+    pub(crate) reported: u32,
+    /// One after the last byte of what was delivered and sent once.
+    pub(crate) newest: Option<SeqNumber>,
     /// SACK blocks report more data than before.
     pub(crate) is_held_more: bool,
     /// The range that the peer reports as received twice (RFC 2883).
@@ -161,6 +165,7 @@ impl State {
             } else if una.is_before(range.left) && range.right.is_at_or_before(f.tx.snd_max) {
                 let before = news.bytes;
                 self.deliver(f, range, highest, echo, news);
+                news.reported += news.bytes - before;
                 if news.bytes != before {
                     news.is_held_more |= self.records.set(f.cold, range, Some(Kind::Held), 0);
                 }
@@ -206,6 +211,7 @@ impl State {
                 None if run.is_some_and(|run| run.was_sent_again()) => return,
                 None => {
                     news.is_original |= kind == Some(Kind::Lost);
+                    news.newest = Some(news.newest.map_or(piece.right, |end| end.later_of(piece.right)));
                     // "If any segment that was never retransmitted has been delivered below the highest delivered one,
                     // reordering has happened" (section 6.2 step 3 in short).
                     if piece.right.is_at_or_before(highest) {

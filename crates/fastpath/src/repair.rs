@@ -283,13 +283,20 @@ impl State {
             f.cold.timeouts.begin(self.now, is_first);
             self.reduce_for(f, Event::Timeout { is_reduced });
             self.forget_times(f, is_first);
+            if let Some(program) = &mut f.cold.program {
+                program.on_timeout();
+            }
         } else {
             // The segments were too large for the path: no sign of congestion.
             f.rx.clear(state::RECOVERY | state::PROBED);
             f.cold.recovery.episode = Episode::None;
             f.cold.timeouts.end(self.now);
             f.tx.recover = f.tx.snd_una;
+            let lost_before = f.cold.recovery.lost_total;
             self.forget_times(f, true);
+            if let Some(program) = &mut f.cold.program {
+                program.forgive(f.cold.recovery.lost_total.wrapping_sub(lost_before));
+            }
             f.tx.cwnd = f.cold.window.cwnd();
         }
         f.rx.clear(state::TIMING);

@@ -4,6 +4,7 @@ use crate::backlog::Backlog;
 use crate::board::Records;
 use crate::counters::Counters;
 use crate::lists::List;
+use crate::programs::Programs;
 use crate::wheel::Pacer;
 use base::Instant;
 use base::limits::BATCH;
@@ -35,7 +36,7 @@ pub(crate) const EXPRESS: u32 = 16 << 10;
 /// Value of `urgent_of` for no flow.
 pub(crate) const NO_FLOW: u32 = u32::MAX;
 
-const _: () = assert!(BATCH + COMMANDS_MAX + 5 * TIMERS_MAX <= WAKES_MAX);
+const _: () = assert!(BATCH + COMMANDS_MAX + 6 * TIMERS_MAX <= WAKES_MAX);
 
 /// An application region as this core uses it.
 #[derive(Debug)]
@@ -145,6 +146,8 @@ pub(crate) struct State {
     pub(crate) rounds_full: u32,
     /// Loss records, borrowed by flows with losses or long windows.
     pub(crate) records: Records,
+    /// Flows that programs steer.
+    pub(crate) programs: Programs,
     pub(crate) pacer: Pacer,
     pub(crate) counters: Counters,
     pub(crate) wakes: Vec<News>,
@@ -203,6 +206,7 @@ impl State {
             is_short: false,
             rounds_full: 0,
             records: Records::new(flows),
+            programs: Programs::new(flows),
             pacer: Pacer::new(flows),
             counters: Counters::default(),
             wakes: Vec::with_capacity(WAKES_MAX),

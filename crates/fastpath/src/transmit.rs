@@ -322,6 +322,9 @@ impl State {
             return false;
         }
         self.note_new(w, out.seq, out.len, out.flags.contains(TcpFlags::FIN), is_first);
+        if w.f.cold.window.is_programmed() {
+            self.note_programmed(&mut w.f, is_first);
+        }
         true
     }
 

@@ -77,6 +77,9 @@ impl Segments {
             self.room -= bytes as u32;
             return 0;
         }
+        if self.room == 0 && bytes == u64::from(mss) {
+            return 1;
+        }
         let (bytes, mss) = (bytes - u64::from(self.room), u64::from(mss.max(1)));
         let count = bytes.div_ceil(mss);
         self.room = (count * mss - bytes) as u32;
@@ -169,6 +172,12 @@ impl FlowProgram {
         self.ran_us
     }
 
+    /// Bytes acknowledged with an echo of congestion since the last run.
+    #[must_use]
+    pub const fn marked(&self) -> u64 {
+        self.gathered.marked
+    }
+
     /// Number of runs, of runs that a fault has stopped, and of decisions that were moved to a bound.
     #[must_use]
     pub const fn totals(&self) -> (u64, u32, u64) {
@@ -257,7 +266,7 @@ impl FlowProgram {
         self.sampler.limit(outstanding);
     }
 
-    /// Runs the program if anything has happened since its last run; `lost` is [`Situation::lost`].
+    /// True if anything has happened since the last run; `lost` is [`Situation::lost`].
     #[inline]
     #[must_use]
     pub const fn is_due(&self, lost: u32) -> bool {

@@ -182,9 +182,19 @@ impl Sampler {
 
     /// The mark of the burst that contains `seq`.
     fn mark_of(&self, seq: SeqNumber) -> Option<Mark> {
-        if seq.is_before(self.known_from) {
+        if seq.is_before(self.known_from) || self.count == 0 {
             return None;
         }
+        let oldest = &self.marks[usize::from(self.first)];
+        if seq.is_before(oldest.end) {
+            // The usual case: data is acknowledged in the order in which it was sent.
+            return Some(*oldest);
+        }
+        self.search(seq)
+    }
+
+    #[inline(never)]
+    fn search(&self, seq: SeqNumber) -> Option<Mark> {
         let (mut low, mut high) = (0, usize::from(self.count));
         while low < high {
             let middle = usize::midpoint(low, high);

@@ -98,7 +98,7 @@ impl Host {
 
 /// The invariants of one record.
 fn check_flow(f: &FlowMut<'_>) -> Result<(), String> {
-    let FlowMut { rx, tx, .. } = f;
+    let FlowMut { rx, tx, cold, .. } = f;
     let ensure = |holds: bool, what: &str| if holds { Ok(()) } else { Err(format!("{what}: {rx:?} {tx:?}")) };
     // RFC 9293 section 3.3.1: SND.UNA =< SND.NXT. Our snd_nxt may go back to SND.UNA; snd_max is the highest number sent.
     ensure(!tx.snd_nxt.is_before(tx.snd_una), "snd_una <= snd_nxt")?;
@@ -107,6 +107,9 @@ fn check_flow(f: &FlowMut<'_>) -> Result<(), String> {
     ensure(!rx.rcv_nxt.is_before(rx.last_ack), "last_ack <= rcv_nxt")?;
     // In recovery cwnd is the amount that proportional rate reduction allows now, pipe + sndcnt (RFC 6937 section 3): it may be zero.
     ensure(tx.mss > 0 && (tx.cwnd > 0 || rx.has(state::RECOVERY)), "mss and cwnd are positive")?;
+    ensure(cold.window.is_programmed() == cold.program.is_some(), "a program and its law belong together")?;
+    let is_programs = !cold.window.is_programmed() || tx.cwnd == cold.window.cwnd();
+    ensure(is_programs, "nothing but its program sets the window of a flow")?;
     ensure(rx.unread() <= base::limits::RING_MAX * 2, "unread bytes fit the rings")?;
     check_intervals(f)
 }

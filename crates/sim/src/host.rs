@@ -1,5 +1,6 @@
 //! One machine: fast-path cores, a slow path, an application's region, and the service's small glue between them.
 
+use crate::agents::{AgentSetting, Desk, KeptReport};
 use crate::interface::Interface;
 use crate::receive_offload::queue_of;
 use crate::sockets::{Fd, Sockets};
@@ -46,6 +47,8 @@ pub struct HostConfig {
     pub not_sent_low: u32,
     /// Exceptions that the slow path takes per round of a core, at least 1. A small number lets the exception ring fill.
     pub exceptions_most: usize,
+    /// The agent that decides about congestion control of all connections, if there is one.
+    pub agent: Option<AgentSetting>,
     /// Seed of the host's secrets.
     pub seed: u64,
 }
@@ -65,6 +68,7 @@ impl HostConfig {
             data_len: 64 << 20,
             not_sent_low: u32::MAX,
             exceptions_most: usize::MAX,
+            agent: None,
             seed,
         }
     }
@@ -106,6 +110,7 @@ pub struct Host {
     /// Number of turns that the cores have had.
     turns: u64,
     exceptions_most: usize,
+    pub(crate) desk: Option<Box<Desk>>,
     /// The region as the service maps it.
     pub(crate) region: Arc<AppRegion>,
     /// The same region as the application maps it.
@@ -141,6 +146,8 @@ impl Host {
         region.set_watermark(config.data_len);
         assert!(slow.add_region(REGION, &region), "a fresh table of regions takes one");
         let pages = application.page_words() * 64;
+        let desk = config.agent.as_ref().map(|agent| Box::new(Desk::new(agent, seed.next_u64(), now)));
+        slow.watch_flows(desk.is_some());
         Self {
             algorithm: config.slow.algorithm,
             not_sent_low: config.not_sent_low,
@@ -148,6 +155,7 @@ impl Host {
             lanes,
             turns: 0,
             exceptions_most: config.exceptions_most,
+            desk,
             region,
             mapped: Arc::new(Mapped::new(&PROCESS, Side::One, application, pages)),
             uses: vec![Use::Free; config.slots as usize],
@@ -217,6 +225,9 @@ impl Host {
             self.on_event(event);
             is_busy = true;
         }
+        if let Some(desk) = &mut self.desk {
+            is_busy |= desk.run(now, &mut self.slow);
+        }
         while self.slow.poll_news().is_some() {}
         is_busy || self.has_input()
     }
@@ -238,7 +249,8 @@ impl Host {
             return self.now;
         }
         let cores = self.lanes.iter().map(|lane| lane.deadline);
-        cores.fold(self.slow.next_deadline(), Instant::min)
+        let desk = self.desk.as_ref().map_or(Instant::NEVER, |desk| desk.next_deadline());
+        cores.fold(self.slow.next_deadline().min(desk), Instant::min)
     }
 
     /// The slow path, for its counters and listings.
@@ -250,6 +262,11 @@ impl Host {
     /// Sets for the future whether the host agrees to ECN, and whether its own SYNs ask for it.
     pub const fn set_ecn(&mut self, agrees: bool, asks: bool) {
         self.slow.set_ecn(agrees, asks);
+    }
+
+    /// Takes the reports that the host's agent has kept: see [`Mind::Gives`](crate::Mind::Gives).
+    pub fn take_reports(&mut self) -> Vec<KeptReport> {
+        self.desk.as_mut().map(|desk| std::mem::take(&mut desk.kept)).unwrap_or_default()
     }
 
     /// The counters of the first core.

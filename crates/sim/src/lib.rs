@@ -8,6 +8,7 @@
 //! Reads no clock and does no I/O: the same seed gives the same run, byte by byte.
 #![forbid(unsafe_code)]
 
+mod agents;
 pub mod apps;
 mod check;
 pub mod directed;
@@ -25,6 +26,7 @@ pub mod scenario;
 mod smoltcp;
 mod sockets;
 
+pub use agents::{AgentSetting, KeptReport, Mind, random_program};
 pub use check::Leftovers;
 pub use endpoint::receive_wait::Receiving;
 pub use host::{Host, HostConfig};

@@ -65,6 +65,11 @@ fn seeds_that_failed_once_pass() {
 }
 
 #[test]
+fn random_seeds_with_random_programs_pass() {
+    many("programs", 300);
+}
+
+#[test]
 fn random_seeds_with_smoltcp_pass() {
     many("random-smoltcp", 300);
 }

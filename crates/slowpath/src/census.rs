@@ -17,6 +17,8 @@ pub struct Census {
     pub records: usize,
     /// Connections in state TIME-WAIT.
     pub time_wait: usize,
+    /// Flows with a program.
+    pub programs: usize,
     /// Timers that run, including those of neighbours.
     pub timers: usize,
 }
@@ -32,6 +34,7 @@ impl SlowPath {
             tuples: self.by_tuple.len(),
             records: self.keeper.live() as usize,
             time_wait: self.time_wait.len(),
+            programs: self.programs_running(),
             timers: self.wheel.len(),
         }
     }

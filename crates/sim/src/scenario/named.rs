@@ -1,6 +1,7 @@
 //! Scenarios by name: each shows one kind of fault, or one thing that must work.
 
 use super::setting::{Event, Kind, MachineSetting, Setting};
+use crate::agents::{AgentSetting, Mind};
 use crate::apps::Profile;
 use base::Duration;
 use link::{Amount, Burst, Flap, LinkConfig, Loss, Probability, Reorder};
@@ -114,6 +115,11 @@ pub const NAMED: &[Named] = &[
     },
     Named { name: "long-fat", about: "one flow fills 10 Gbit/s x 100 ms; jumbo frames", make: long_fat },
     Named {
+        name: "programs",
+        about: "a random network, where agents give random programs to all flows and change them",
+        make: programs,
+    },
+    Named {
         name: "churn",
         about: "connections are opened, used and closed, with faults; --connections 1000000 is the bar",
         make: churn,
@@ -220,6 +226,17 @@ fn long_fat(seed: u64, _: &Options) -> Setting {
         machine.shared.receive_buffer_max = base::limits::RING_MAX;
     }
     setting.send_ring_max = Some(base::limits::RING_MAX);
+    setting
+}
+
+fn programs(seed: u64, _: &Options) -> Setting {
+    let mut setting = super::random(seed, Kind::Towpath);
+    for (i, machine) in setting.machines.iter_mut().enumerate() {
+        let staleness = Duration::from_us((seed + i as u64) % 5 * 20);
+        machine.agent = Some(AgentSetting { staleness, mind: Mind::Random });
+    }
+    // The least rate that a program can ask for is a segment for each second.
+    setting.patience = Duration::from_secs(6 * 3600);
     setting
 }
 

@@ -1,5 +1,6 @@
 //! A run before it begins: machines, links, applications and events, as plain values that can be printed.
 
+use crate::agents::AgentSetting;
 use crate::apps::{Application, Opens, Plans, Profile};
 use crate::host::{Host, HostConfig};
 use crate::network::{MachineDebug, Network, NodeId};
@@ -41,6 +42,8 @@ pub struct MachineSetting {
     pub has_offload: bool,
     /// The interface merges consecutive segments of a flow.
     pub merges: bool,
+    /// The agent that decides about congestion control of its connections, if there is one.
+    pub agent: Option<AgentSetting>,
     /// Number of fast-path cores.
     pub cores: u8,
     /// Slots and payload bytes of its application's region.
@@ -66,6 +69,7 @@ impl MachineSetting {
             mtu: 1500,
             has_offload: false,
             merges: false,
+            agent: None,
             cores: 1,
             region: (256, 64 << 20),
             moderation: Duration::ZERO,
@@ -231,6 +235,7 @@ impl MachineSetting {
         let plain = Capabilities::plain(self.mtu, mac);
         config.capabilities =
             if self.has_offload { Capabilities { gathers: true, ..plain.with_tso() } } else { plain };
+        config.agent.clone_from(&self.agent);
         (config.merges, config.cores) = (self.merges, self.cores);
         config.capabilities.queues = u16::from(self.cores);
         config.capabilities.rss = self.cores > 1;

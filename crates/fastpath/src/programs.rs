@@ -1,0 +1,157 @@
+//! Flows that a program steers, on their core: what the program is told, when it runs, and how its decisions are enforced. For such a flow
+//! nothing else touches window and rate; finding and repairing losses goes on as for all flows.
+//!
+//! The program and all its state are in the flow's record ([`flow::FlowProgram`]). What a core keeps of the flow is in [`Programs`]: a place
+//! in the wheel of ticks. A flow that leaves its core is taken out by [`Programs::leave`], and is listed on its next core by its next turn.
+
+use crate::lists::List;
+use crate::setup::{Home, Miss, State, TIMERS_MAX, Work};
+use crate::wheel::Pacer;
+use base::limits::RING_MAX;
+use base::{Duration, Instant};
+use core::sync::atomic::Ordering::Acquire;
+use flow::{FlowId, FlowMut, Flows, rare, state};
+use port::Port;
+
+/// Time without a run after which the program runs though nothing has come, so that its conditions about time come true: a smoothed round
+/// trip, but at least 10 ms, by which agents wait for reports, and at most 100 ms.
+const TICK: (Duration, Duration) = (Duration::from_ms(10), Duration::from_ms(100));
+
+/// What a core keeps of flows with programs.
+#[derive(Debug)]
+pub(crate) struct Programs {
+    /// Flows with something under way, by the time of their tick.
+    ticks: Pacer,
+    /// Flows with a tick that is due.
+    due: List,
+}
+
+impl Programs {
+    // SETUP: made with the core.
+    pub(crate) fn new(flows: usize) -> Self {
+        Self { ticks: Pacer::new(flows), due: List::new(flows) }
+    }
+
+    /// Forgets the flow: it leaves this core.
+    pub(crate) fn leave(&mut self, flow: u32) {
+        self.ticks.remove(flow);
+        self.due.remove(flow);
+    }
+
+    /// When the next tick is due.
+    #[inline]
+    pub(crate) fn next_deadline(&self) -> Instant {
+        if self.due.front().is_some() { Instant::ZERO } else { self.ticks.next_deadline() }
+    }
+}
+
+/// Time without a run after which there is a tick.
+fn tick_of(f: &FlowMut<'_>) -> Duration {
+    Duration::from_us(u64::from(f.cold.srtt_us)).max(TICK.0).min(TICK.1)
+}
+
+/// Bytes that the application has written and that were never sent. Its half may hold any value, so the result is bounded.
+fn pending(w: &Work<'_>) -> u64 {
+    let sent = w.f.tx.tx_una + u64::from(w.f.tx.in_flight() - u32::from(w.f.rx.is_fin_out()));
+    // Acquire: pairs with the Release in `Sender::publish`.
+    w.peer.tx_head.load(Acquire).saturating_sub(sent).min(2 * u64::from(RING_MAX))
+}
+
+impl State {
+    /// An acknowledgement was taken in: congestion was echoed by it, or not.
+    #[inline(never)]
+    pub(crate) fn tell_program(f: &mut FlowMut<'_>, echo: bool) {
+        let (una, acked, max) = (f.tx.snd_una, f.tx.tx_una, f.tx.snd_max);
+        let Some(program) = &mut f.cold.program else { return };
+        let before = program.marked();
+        if program.on_ack(una, acked, max, echo) {
+            f.rx.set(state::SEND_CWR);
+        }
+        f.cold.counters.marked_bytes += program.marked() - before;
+    }
+
+    /// Runs the program of the flow, if something has happened since it ran last: in its turn, after all that has come and before anything
+    /// is sent.
+    #[inline(never)]
+    pub(crate) fn run_program(&mut self, w: &mut Work<'_>) {
+        let lost = w.f.cold.recovery.lost_total;
+        if !w.f.cold.program.as_ref().is_some_and(|program| program.is_due(lost)) {
+            return;
+        }
+        let at = w.f.situation(self.now, w.f.pipe(), pending(w));
+        let Some(program) = &mut w.f.cold.program else { return };
+        let decision = program.run(&at);
+        let is_report_due = program.announces();
+        match decision {
+            Some(decision) => w.f.decide(decision.cwnd, decision.rate),
+            None => self.counters.program_faults += 1,
+        }
+        if is_report_due {
+            Self::owe(&mut w.f, rare::REPORT);
+        }
+    }
+
+    /// The flow has sent what it could in its turn.
+    #[inline(never)]
+    pub(crate) fn end_programmed_turn(&mut self, w: &mut Work<'_>) {
+        let (pending, pipe) = (pending(w), w.f.pipe());
+        if pending == 0
+            && pipe < w.f.tx.cwnd
+            && w.f.cold.recovery.lost == 0
+            && let Some(program) = &mut w.f.cold.program
+        {
+            program.limit(pipe);
+        }
+        if pending > 0 || w.f.tx.in_flight() > 0 {
+            self.programs.ticks.wait(w.id.0, self.now.plus(tick_of(&w.f)));
+        }
+    }
+
+    /// New data up to `snd_max` is on its way; `is_first`: nothing was in flight before.
+    #[inline(never)]
+    pub(crate) fn note_programmed(&mut self, f: &mut FlowMut<'_>, is_first: bool) {
+        let (now_us, end, srtt_us) = (self.now_us(), f.tx.snd_max, f.cold.srtt_us);
+        if let Some(program) = &mut f.cold.program {
+            program.sent(end, now_us, is_first, srtt_us);
+        }
+    }
+
+    /// Gives the flows with a tick that is due a turn. Packets that wait in the port go first.
+    #[inline]
+    pub(crate) fn tick_programs<P: Port + ?Sized>(
+        &mut self,
+        flows: &Flows,
+        homes: &mut [Option<Home>],
+        port: &mut P,
+    ) {
+        if !self.is_crowded && self.programs.next_deadline() <= self.now {
+            self.tick_due(flows, homes, port);
+        }
+    }
+
+    #[cold]
+    fn tick_due<P: Port + ?Sized>(&mut self, flows: &Flows, homes: &mut [Option<Home>], port: &mut P) {
+        let Programs { ticks, due } = &mut self.programs;
+        ticks.expire(self.now, |flow| due.push_back(flow, 0));
+        for _ in 0..TIMERS_MAX {
+            let Some(flow) = self.programs.due.pop_due(0) else { return };
+            let done = self.with(flows, homes, FlowId(flow), |state, w| state.tick(w, port));
+            if done == Err(Miss::Busy) {
+                self.programs.due.push_back(flow, 0);
+                return;
+            }
+        }
+    }
+
+    fn tick<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
+        let tick = tick_of(&w.f);
+        let is_leaving = w.f.rx.has(state::LEAVING) || w.f.rx.core != self.index;
+        let Some(program) = w.f.cold.program.as_mut().filter(|_| !is_leaving) else { return };
+        let at = Instant::from_ns(program.ran_us() * 1_000).plus(tick);
+        if at > self.now {
+            return self.programs.ticks.wait(w.id.0, at);
+        }
+        program.on_tick();
+        self.finish(w, port);
+    }
+}

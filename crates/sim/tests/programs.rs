@@ -1,0 +1,80 @@
+//! Flows with programs over simulated links: a program that is wise gets its share, and reports tell all that happened.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use base::Duration;
+use ccp_vm::{Builder, Flag, Primitive, Source, Variable};
+use link::LinkConfig;
+use sim::apps::Profile;
+use sim::scenario::{Run, Setting};
+use sim::{AgentSetting, Mind};
+use std::sync::Arc;
+
+const MSS: u32 = 1448;
+
+/// Reno in the datapath: slow start, a segment for each round trip, half of the window at losses of a round trip.
+fn reno() -> Source {
+    let mut program = Builder::new();
+    let acked = program.volatile_report(0);
+    let lost = program.volatile_report(0);
+    let threshold = program.control(u32::MAX);
+    let (sample, rtt) = (program.local(), program.local());
+    program.always(|event| {
+        let sum = event.add(acked, Primitive::BytesAcked);
+        event.set(acked, sum);
+        let sum = event.add(lost, Primitive::LostPackets);
+        event.set(lost, sum);
+        let is_sample = event.lt(Primitive::RttSample, u32::MAX);
+        event.set_if(is_sample, sample, Primitive::RttSample);
+        event.average(rtt, 8, sample);
+        event.fallthrough();
+    });
+    program.always(|event| {
+        let is_slow_start = event.lt(Variable::CWND, threshold);
+        let doubled = event.add(Variable::CWND, Primitive::BytesAcked);
+        let share = event.mul(Primitive::BytesAcked, MSS);
+        let share = event.div(share, Variable::CWND);
+        let grown = event.add(Variable::CWND, share);
+        let is_avoidance = event.not(is_slow_start);
+        event.set_if(is_slow_start, Variable::CWND, doubled);
+        event.set_if(is_avoidance, Variable::CWND, grown);
+    });
+    // Losses of one window count once: `Micros` is the time since the last cut.
+    program.when(
+        |event| {
+            let is_loss = event.gt(Primitive::LostPackets, 0);
+            let is_new = event.gt(Variable::MICROS, rtt);
+            event.and(is_loss, is_new)
+        },
+        |event| {
+            let half = event.div(Variable::CWND, 2);
+            let half = event.max(half, 2 * MSS);
+            event.set(Variable::CWND, half);
+            event.set(threshold, half);
+            event.set(Variable::MICROS, 0);
+            event.report();
+        },
+    );
+    program.when(|_| Flag::WAS_TIMEOUT, |event| event.set(Variable::CWND, MSS));
+    program.finish().unwrap()
+}
+
+fn agent(program: Source) -> AgentSetting {
+    AgentSetting { staleness: Duration::from_us(20), mind: Mind::Gives(Arc::new(program)) }
+}
+
+/// The link of the evaluation: 24 Mbit/s, a round trip of 20 ms, a queue of one bandwidth-delay product.
+#[test]
+fn reno_as_a_program_fills_a_link() {
+    let mut link = LinkConfig::rated(24_000_000, Duration::from_ms(10));
+    link.queue_packets = Some(40);
+    let bytes = 40_000_000;
+    let mut setting = Setting::pair(1, &link, Profile::Bulk(bytes), 1);
+    setting.machines.iter_mut().for_each(|machine| machine.agent = Some(agent(reno())));
+    let mut run = Run::new(setting);
+    let report = run.finish();
+    assert_eq!(report.failure, None);
+    assert!(report.dropped > 20, "the queue overflows again and again: {}", report.dropped);
+    let share = report.goodput / 24e6;
+    assert!(share > 0.90, "{share} of the link");
+}
