@@ -1,5 +1,5 @@
 //! BBR version 1 (Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue 14(5), 2016; draft-cardwell-iccrg-bbr-congestion-
-//! control-00): a rate and a window from a model of the path, its bandwidth and its least round-trip time. No flow uses it yet.
+//! control-00): a rate and a window from a model of the path, its bandwidth and its least round-trip time.
 //!
 //! ```text
 //! Startup --bandwidth rises by < 25 % in 3 rounds--> Drain --in flight <= BDP--> ProbeBandwidth: 8 phases of one round trip each
@@ -11,9 +11,9 @@
 
 mod model;
 
-use crate::rate::Rate;
+use crate::rate::{Rate, Stamp};
 use crate::{CWND_MAX, Decision, Event, INITIAL_SEGMENTS, Signals};
-use base::{Duration, Instant};
+use base::Instant;
 use model::Model;
 
 /// Gains are fractions of this.
@@ -28,8 +28,8 @@ const GAINS_CYCLE: [u32; 8] = [ONE / 4 * 5, ONE / 4 * 3, ONE, ONE, ONE, ONE, ONE
 const GAIN_WINDOW: u32 = 2 * ONE;
 /// The least window, in segments: BBRMinPipeCwnd (section 4.2.3.3).
 const SEGMENTS_MIN: u32 = 4;
-/// How long at most `SEGMENTS_MIN` are in flight, to measure the least round trip (section 4.3.5).
-const PROBE_ROUND_TRIP: Duration = Duration::from_ms(200);
+/// How long at most `SEGMENTS_MIN` are in flight, to measure the least round trip (section 4.3.5): 200 ms.
+const PROBE_ROUND_TRIP_US: u32 = 200_000;
 /// Rounds in which the bandwidth has to rise by a quarter, or the pipe counts as full.
 const ROUNDS_FLAT: u8 = 3;
 
@@ -40,11 +40,11 @@ enum Mode {
     ProbeBandwidth {
         /// Index of the gain in `GAINS_CYCLE`.
         phase: u8,
-        since: Instant,
+        since: Stamp,
     },
     ProbeRoundTrip {
-        /// When 200 ms with at most four segments in flight are over; `None`: more are in flight yet.
-        until: Option<Instant>,
+        /// Since when at most four segments are in flight; `None`: more are in flight yet.
+        since: Option<Stamp>,
         /// A round has passed since few segments are in flight.
         has_round: bool,
     },
@@ -99,6 +99,11 @@ impl Bbr {
         }
     }
 
+    /// The rate in force; 0 until a round trip is known.
+    pub(crate) fn pace(&self) -> Rate {
+        self.pace
+    }
+
     /// Takes an event with the flow's state at that time. Before the first round-trip time the pace rate is 0: the initial window goes at
     /// once.
     pub fn on(&mut self, event: Event<'_>, s: &Signals) -> Decision {
@@ -107,7 +112,10 @@ impl Bbr {
             Event::Lost => self.begin_repair(Repair::Conserving, s.in_flight.saturating_add(s.acked_bytes)),
             Event::Timeout { .. } => self.begin_repair(Repair::Later, 0),
             Event::Recovered { .. } | Event::Undo { .. } => self.end_repair(),
-            Event::Idle { .. } => self.is_resuming = true,
+            Event::Idle { .. } => {
+                self.is_resuming = true;
+                self.model.forget_sample();
+            }
             Event::Mtu { mss } => self.mss = mss.max(1),
             Event::Duplicate { .. } => {}
         }
@@ -140,14 +148,17 @@ impl Bbr {
     fn advance_cycle(&mut self, s: &Signals) {
         let Mode::ProbeBandwidth { phase, since } = self.mode else { return };
         let in_flight = s.in_flight.saturating_add(s.acked_bytes);
-        let is_long = s.now.since(since).as_us() > u64::from(self.model.round_trip_us());
+        let is_long = since.passed_us(s.now) > self.model.round_trip_us();
         let is_over = match GAINS_CYCLE[usize::from(phase)] {
             ONE => is_long,
             gain if gain > ONE => is_long && (self.repair != Repair::No || in_flight >= self.inflight(gain)),
             _ => is_long || in_flight <= self.inflight(ONE),
         };
         if is_over {
-            self.mode = Mode::ProbeBandwidth { phase: (phase + 1) % GAINS_CYCLE.len() as u8, since: s.now };
+            self.mode = Mode::ProbeBandwidth {
+                phase: (phase + 1) % GAINS_CYCLE.len() as u8,
+                since: Stamp::of(s.now),
+            };
         }
     }
 
@@ -178,29 +189,30 @@ impl Bbr {
     /// in microseconds, instead of a random number.
     fn probe_bandwidth(&mut self, now: Instant) {
         let pick = (now.as_us() % 7) as u8;
-        self.mode = Mode::ProbeBandwidth { phase: if pick == 0 { 0 } else { pick + 1 }, since: now };
+        self.mode =
+            Mode::ProbeBandwidth { phase: if pick == 0 { 0 } else { pick + 1 }, since: Stamp::of(now) };
     }
 
     /// Section 4.3.5: if the least round-trip time is `is_stale`, empties the pipe to measure it again.
     fn probe_round_trip(&mut self, s: &Signals, is_stale: bool, is_round: bool) {
         if is_stale && !self.is_resuming && !matches!(self.mode, Mode::ProbeRoundTrip { .. }) {
             self.save_cwnd();
-            self.mode = Mode::ProbeRoundTrip { until: None, has_round: false };
+            self.mode = Mode::ProbeRoundTrip { since: None, has_round: false };
         }
         self.is_resuming = false;
         let least = SEGMENTS_MIN * u32::from(self.mss);
-        let Mode::ProbeRoundTrip { until, has_round } = &mut self.mode else { return };
+        let Mode::ProbeRoundTrip { since, has_round } = &mut self.mode else { return };
         // The low rates of this time say nothing about the path (section 4.3.5).
         self.model.limit(s.in_flight);
-        let Some(end) = *until else {
+        let Some(began) = *since else {
             if s.in_flight <= least {
-                *until = Some(s.now.plus(PROBE_ROUND_TRIP));
+                *since = Some(Stamp::of(s.now));
                 self.model.begin_round(s.in_flight);
             }
             return;
         };
         *has_round |= is_round;
-        if *has_round && end < s.now {
+        if *has_round && began.passed_us(s.now) > PROBE_ROUND_TRIP_US {
             self.model.renew(s.now);
             self.cwnd = self.cwnd.max(self.cwnd_before);
             if self.is_full { self.probe_bandwidth(s.now) } else { self.mode = Mode::Startup }

@@ -1,15 +1,16 @@
-//! What laws that decide a rate have in common: the unit, the control interval, and the window that goes with a rate. No flow uses these
-//! laws yet: the fast path's pacer leaves short paths unpaced and lets 64 KiB go at once, so that it would not enforce their rates.
+//! What laws that decide a rate have in common: the unit, the control interval, and the window that goes with a rate.
 //!
 //! Each law is a state machine with the entry of [`Window`](crate::Window): an event with signals, answered by a decision. It decides once
 //! for each control interval, at the first acknowledgement after its end, where TAS has a loop in the slow path over all flows.
 
 mod constant;
 mod dctcp;
+mod law;
 mod timely;
 
 pub use constant::ConstantRate;
 pub use dctcp::{RateDctcp, RateDctcpSettings};
+pub use law::{RateLaw, RateSettings};
 pub use timely::{Timely, TimelySettings};
 
 use crate::{CWND_MAX, Decision, INITIAL_SEGMENTS};
@@ -76,21 +77,36 @@ impl RoundTrip {
     }
 }
 
+/// A point in time in four bytes: microseconds modulo 2^32, of the last 71 minutes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(transparent)]
+pub(crate) struct Stamp(u32);
+
+impl Stamp {
+    pub(crate) fn of(now: Instant) -> Self {
+        Self(now.as_us() as u32)
+    }
+
+    /// Microseconds from this time to `now`.
+    pub(crate) fn passed_us(self, now: Instant) -> u32 {
+        (now.as_us() as u32).wrapping_sub(self.0)
+    }
+}
+
 /// The control interval under way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Interval {
-    /// When it began, microseconds modulo 2^32.
-    began_us: u32,
+    began: Stamp,
 }
 
 impl Interval {
     fn new(now: Instant) -> Self {
-        Self { began_us: now.as_us() as u32 }
+        Self { began: Stamp::of(now) }
     }
 
     /// If at least `least_us` have passed since the interval began: how many microseconds, and the next interval begins.
     fn end(&mut self, now: Instant, least_us: u32) -> Option<u32> {
-        let passed = (now.as_us() as u32).wrapping_sub(self.began_us);
+        let passed = self.began.passed_us(now);
         let is_over = passed >= least_us.max(1);
         is_over.then(|| {
             *self = Self::new(now);

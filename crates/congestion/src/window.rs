@@ -48,8 +48,10 @@ enum Law {
     CubicAgain(Epoch),
     Cubic(Epoch),
     Constant,
-    // These two want every acknowledgement: neighbours, so that one comparison asks for both.
+    // The laws from here on want every acknowledgement; one comparison asks for all.
     Dctcp(Marks),
+    /// The state of this algorithm is a [`RateLaw`](crate::RateLaw) beside the window.
+    Beside(Algorithm),
     /// A program decides; without it this algorithm would.
     Program(Algorithm),
 }
@@ -64,6 +66,9 @@ impl Window {
             Algorithm::Cubic => (Law::CubicSlowStart(HyStart::NEW), initial(mss)),
             Algorithm::Dctcp => (Law::Dctcp(Marks::NEW), initial(mss)),
             Algorithm::Constant(bytes) => (Law::Constant, bytes.clamp(u32::from(mss), CWND_MAX)),
+            Algorithm::RateDctcp | Algorithm::Timely | Algorithm::Bbr | Algorithm::Rate(_) => {
+                (Law::Beside(algorithm), initial(mss))
+            }
         };
         let active_ms = now.as_ms() as u32;
         Self { cwnd, ssthresh: SSTHRESH_NONE, carry: 0, echo_left: 0, active_ms, mss, rtt_ms: 0, law }
@@ -90,6 +95,15 @@ impl Window {
         self.cwnd < self.ssthresh
     }
 
+    /// True when the flow's rate is the decision, and the window only bounds what is in flight: the caller asks
+    /// the [`RateLaw`](crate::RateLaw) beside it about every acknowledgement, also in fast recovery, enforces the rate strictly, and tells
+    /// the window by [`follow`](Self::follow).
+    #[must_use]
+    #[inline]
+    pub fn decides_rate(&self) -> bool {
+        matches!(self.law, Law::Beside(_))
+    }
+
     /// True when every acknowledgement's round-trip time is wanted, because slow start ends when the delay rises: "SHOULD use HyStart++
     /// only for the initial slow start (when the ssthresh is at its initial value of arbitrarily high)" (RFC 9406 section 4.3).
     #[must_use]
@@ -106,7 +120,7 @@ impl Window {
             Law::CubicSlowStart(_) | Law::CubicAgain(_) | Law::Cubic(_) => Algorithm::Cubic,
             Law::Dctcp(_) => Algorithm::Dctcp,
             Law::Constant => Algorithm::Constant(self.cwnd),
-            Law::Program(default) => default,
+            Law::Beside(algorithm) | Law::Program(algorithm) => algorithm,
         }
     }
 
@@ -138,9 +152,17 @@ impl Window {
         *self = if fresh.law == Law::Constant { fresh } else { Self { cwnd, ssthresh: cwnd, ..fresh } };
     }
 
+    /// True when what decides lies outside this window: a law beside it, or a program. It is asked about every acknowledgement, also in
+    /// fast recovery.
+    #[must_use]
+    #[inline(always)]
+    pub fn is_decided_outside(&self) -> bool {
+        matches!(self.law, Law::Beside(_) | Law::Program(_))
+    }
+
     /// True when no event but that of a new segment size changes the window.
     fn is_fixed(&self) -> bool {
-        matches!(self.law, Law::Constant | Law::Program(_))
+        matches!(self.law, Law::Constant | Law::Beside(_) | Law::Program(_))
     }
 
     /// The window after a handshake in which more than one SYN or SYN-ACK was lost: one segment. One loss is no reason: "it is
@@ -175,6 +197,17 @@ impl Window {
         self.on_rare(event, s)
     }
 
+    /// Follows the `decision` of the law beside the window about `event`, when [`decides_rate`](Self::decides_rate).
+    pub fn follow(&mut self, event: Event<'_>, s: &Signals, decision: &Decision) {
+        match event {
+            Event::Ack | Event::Partial => self.note_ack(s.now, s.rtt_us),
+            Event::Idle { .. } => self.active_ms = s.now.as_ms() as u32,
+            Event::Mtu { mss } => self.mss = mss.max(1),
+            _ => {}
+        }
+        self.cwnd = decision.cwnd;
+    }
+
     /// The events that do not come with most packets.
     #[cold]
     fn on_rare(&mut self, event: Event<'_>, s: &Signals) -> Decision {
@@ -203,7 +236,7 @@ impl Window {
     /// True when the algorithm counts every acknowledgement, also those that cannot change the window.
     #[inline]
     fn wants_every_ack(&self) -> bool {
-        matches!(self.law, Law::Dctcp(_) | Law::Program(_))
+        matches!(self.law, Law::Dctcp(_) | Law::Beside(_) | Law::Program(_))
     }
 
     /// As `Event::Ack` without marks, in fewer instructions, for an application that uses at most half of the window, so that the window
@@ -379,7 +412,7 @@ impl Window {
     /// batch, and a limit (RFC 3465) would slow them down. Returns the bytes acknowledged beyond the threshold.
     fn slow_start(&mut self, s: &Signals) -> u32 {
         let growth = match &mut self.law {
-            Law::Constant | Law::Program(_) => return 0,
+            Law::Constant | Law::Beside(_) | Law::Program(_) => return 0,
             Law::CubicSlowStart(hystart) if self.ssthresh == SSTHRESH_NONE => {
                 let window = (!s.is_app_limited).then_some(self.cwnd);
                 hystart.on_ack(s.acked_bytes, s.rtt_us, s.in_flight, window)
@@ -405,7 +438,7 @@ impl Window {
     fn avoid(&mut self, now: Instant, acked: u32) {
         let (now_ms, mss) = (now.as_ms() as u32, u32::from(self.mss));
         match &mut self.law {
-            Law::Constant | Law::Program(_) => {}
+            Law::Constant | Law::Beside(_) | Law::Program(_) => {}
             // "cwnd += SMSS for each cwnd bytes acknowledged" (RFC 5681 section 3.1, counted in bytes).
             Law::Reno | Law::Dctcp(_) => {
                 self.carry = self.carry.saturating_add(acked);
@@ -464,7 +497,7 @@ impl Window {
         let last_max = match &self.law {
             Law::Cubic(epoch) | Law::CubicAgain(epoch) => Some(epoch.w_max()),
             Law::CubicSlowStart(_) => None,
-            Law::Reno | Law::Dctcp(_) | Law::Constant | Law::Program(_) => {
+            Law::Reno | Law::Dctcp(_) | Law::Constant | Law::Beside(_) | Law::Program(_) => {
                 self.ssthresh = keep(percent.unwrap_or(50));
                 return;
             }

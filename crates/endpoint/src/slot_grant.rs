@@ -7,6 +7,7 @@ use queue::stream::raise;
 use shm::half_flags::{LENT, PUSHING, RELEASED};
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -34,18 +35,69 @@ pub struct Granted {
 
 #[derive(Debug, Default)]
 struct Slots {
-    /// All slots that the service has granted, by number.
-    granted: HashMap<u32, Granted>,
-    /// Granted slots without a connection, by the listener.
-    idle: HashMap<SocketAddr, Idle>,
+    /// What each slot is granted for, by its number.
+    granted: Vec<Option<Entry>>,
+    /// Each address of a listener for which a slot was ever granted.
+    listeners: Vec<Listener>,
+    /// The index of an address in `listeners`.
+    by_address: HashMap<SocketAddr, u16>,
 }
 
-/// Granted slots for one listener that have no connection.
-#[derive(Debug, Default)]
-struct Idle {
+/// A [`Granted`] with its address by number: a program may have very many connections.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    port: NonZeroU16,
+    listener: u16,
+    queue: u32,
+    grant: u32,
+}
+
+const _: () = assert!(size_of::<Option<Entry>>() == 12);
+
+/// The granted slots for one address that have no connection.
+#[derive(Debug)]
+struct Listener {
     free: Vec<u32>,
     /// Slots closed on this side, the oldest first; the other side may not have released them yet.
     closed: VecDeque<u32>,
+}
+
+impl Slots {
+    fn entry(&self, slot: u32) -> Option<Entry> {
+        *self.granted.get(slot as usize)?
+    }
+
+    fn listener(&mut self, slot: u32) -> Option<&mut Listener> {
+        let entry = self.entry(slot)?;
+        Some(&mut self.listeners[usize::from(entry.listener)])
+    }
+
+    /// The number of the address; `None`: there are more addresses than numbers.
+    fn number_of(&mut self, remote: SocketAddr) -> Option<u16> {
+        if let Some(number) = self.by_address.get(&remote) {
+            return Some(*number);
+        }
+        let number = u16::try_from(self.listeners.len()).ok()?;
+        self.listeners.push(Listener { free: Vec::new(), closed: VecDeque::new() });
+        self.by_address.insert(remote, number);
+        Some(number)
+    }
+
+    /// Notes a grant. Without a port, or with one address too many, the slot is left out: connections then ask the service.
+    fn note(&mut self, slot: u32, granted: Granted) {
+        let (Some(port), Some(listener)) = (NonZeroU16::new(granted.port), self.number_of(granted.remote))
+        else {
+            return;
+        };
+        let at = slot as usize;
+        if self.granted.len() <= at {
+            self.granted.resize(at + 1, None);
+        }
+        let entry = Entry { port, listener, queue: granted.queue, grant: granted.grant };
+        if self.granted[at].replace(entry).is_none() {
+            self.listeners[usize::from(listener)].free.push(slot);
+        }
+    }
 }
 
 impl Lease {
@@ -69,9 +121,7 @@ impl Lease {
         let mut slots = self.locked();
         let slots = slots.get(self.host.generation());
         for (slot, granted) in new.filter(|(slot, _)| mapped.has(*slot)) {
-            if slots.granted.insert(slot, granted).is_none() {
-                slots.idle.entry(granted.remote).or_default().free.push(slot);
-            }
+            slots.note(slot, granted);
         }
         self.any.store(true, Ordering::Relaxed);
     }
@@ -80,56 +130,56 @@ impl Lease {
     pub fn take(&self, mapped: &Mapped, remote: SocketAddr, queue: u32) -> Option<(u32, Granted)> {
         // If the lock is taken, its holder may be the code that this signal handler interrupted: the slot is not waited for.
         let mut slots = self.slots.try_lock().ok()?;
-        let Slots { granted, idle } = slots.get(self.host.generation());
-        let idle = idle.get_mut(&remote)?;
+        let Slots { granted, listeners, by_address } = slots.get(self.host.generation());
+        let listener = &mut listeners[usize::from(*by_address.get(&remote)?)];
         let slot = loop {
-            let Some(slot) = idle.closed.front().copied() else { break idle.free.pop()? };
+            let Some(slot) = listener.closed.front().copied() else { break listener.free.pop()? };
             let (own, peer) = mapped.halves(slot);
             let flags = peer.flags.load(Ordering::Acquire);
             let is_pushed = (flags | own.flags.load(Ordering::Acquire)) & PUSHING != 0;
             if flags & LENT != 0 && (flags & RELEASED == 0 || is_pushed) {
-                break idle.free.pop()?;
+                break listener.free.pop()?;
             }
-            idle.closed.pop_front();
+            listener.closed.pop_front();
             if flags & LENT != 0 {
                 break slot;
             }
             // The service has taken the slot back.
-            granted.remove(&slot);
+            granted[slot as usize] = None;
         };
-        let found = *granted.get(&slot)?;
+        let found = granted[slot as usize]?;
         if found.queue != queue {
             // It was granted for an earlier listener at this address: the service must grant it again.
-            idle.free.insert(0, slot);
+            listener.free.insert(0, slot);
             return None;
         }
         drop(slots);
         let (own, peer) = mapped.halves(slot);
         own.clear();
         peer.clear();
-        Some((slot, found))
+        Some((slot, Granted { port: found.port.get(), remote, queue: found.queue, grant: found.grant }))
     }
 
     /// True when the slot is granted to this process.
     pub fn has(&self, slot: u32) -> bool {
-        self.any.load(Ordering::Relaxed)
-            && self.locked().get(self.host.generation()).granted.contains_key(&slot)
+        self.any.load(Ordering::Relaxed) && self.locked().get(self.host.generation()).entry(slot).is_some()
     }
 
     /// Notes that this side has released its connection in a granted slot.
     pub fn closed(&self, slot: u32) {
         let mut slots = self.locked();
-        let Slots { granted, idle } = slots.get(self.host.generation());
-        if let Some(Granted { remote, .. }) = granted.get(&slot) {
-            idle.entry(*remote).or_default().closed.push_back(slot);
+        if let Some(listener) = slots.get(self.host.generation()).listener(slot) {
+            listener.closed.push_back(slot);
         }
     }
 
     /// Gives back a slot taken for a connection that was not made after all.
-    pub fn give_back(&self, mapped: &Mapped, remote: SocketAddr, slot: u32) {
+    pub fn give_back(&self, mapped: &Mapped, slot: u32) {
         let (own, peer) = mapped.halves(slot);
         raise(own, RELEASED);
         raise(peer, RELEASED | LENT);
-        self.locked().get(self.host.generation()).idle.entry(remote).or_default().free.push(slot);
+        if let Some(listener) = self.locked().get(self.host.generation()).listener(slot) {
+            listener.free.push(slot);
+        }
     }
 }

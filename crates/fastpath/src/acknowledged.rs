@@ -4,7 +4,7 @@ use crate::lend::give_back;
 use crate::rack::{News, THRESHOLD};
 use crate::setup::{State, Work};
 use base::SeqNumber;
-use flow::{Episode, Event, FlowMut, Signals, event, state};
+use flow::{Decision, Episode, Event, FlowMut, Signals, event, state};
 use wire::{TcpFlags, TcpPacket, Timestamps};
 
 /// Least round trip, milliseconds, that is measured by an echoed timestamp: the clock's step of 1 ms is then at most a quarter of it.
@@ -107,6 +107,7 @@ impl State {
         f.tx.tx_una += u64::from(bytes);
         // The window grows by the bytes delivered now, not by bytes that SACK blocks or duplicate ACKs have already reported.
         let delivered = match news {
+            Some(news) if f.cold.window.decides_rate() => news.bytes,
             None => bytes.saturating_sub(u32::from(f.rx.dup_acks) * u32::from(f.tx.mss)),
             Some(news) => news.bytes.min(bytes),
         };
@@ -135,23 +136,24 @@ impl State {
     }
 
     /// SACK blocks report new data behind a gap: the missing data is lost or late. If segments are known to overtake each other on this
-    /// path the window grows by the reported bytes; otherwise, as in Linux, it does not grow until the gap is filled.
+    /// path the window grows by the reported bytes; otherwise, as in Linux, it does not grow until the gap is filled. A rate is decided by
+    /// all that is delivered.
     #[cold]
     fn hear_reports(&mut self, f: &mut FlowMut<'_>, news: &News, echo: bool) {
         let rtt = self.sample_repairs(f, news, None);
-        if u32::from(f.cold.recovery.reordering) > THRESHOLD {
+        if u32::from(f.cold.recovery.reordering) > THRESHOLD || f.cold.window.decides_rate() {
             f.cold.flight_max = f.cold.flight_max.max(f.tx.in_flight());
             self.steer(f, news.bytes, rtt, echo);
         }
     }
 
-    /// Lets congestion control react to `bytes` delivered. In fast recovery it is not asked: PRR governs the window then. A program
-    /// is told of each acknowledgement, and decides in the flow's turn.
+    /// Lets congestion control react to `bytes` delivered. In fast recovery PRR governs the window, and only an algorithm that decides a
+    /// rate is asked, or a program told.
     #[inline(always)]
     pub(crate) fn steer(&mut self, f: &mut FlowMut<'_>, bytes: u32, rtt: Option<u32>, echo: bool) {
         if f.rx.has(state::RECOVERY) {
-            if f.cold.window.is_programmed() {
-                Self::tell_program(f, echo);
+            if f.cold.window.is_decided_outside() {
+                self.steer_outside(f, bytes, rtt, echo);
             }
             return;
         }
@@ -175,8 +177,8 @@ impl State {
     /// As `steer`, when the flow uses its whole congestion window or the peer echoes congestion.
     #[inline(never)]
     fn steer_used(&mut self, f: &mut FlowMut<'_>, bytes: u32, rtt: Option<u32>, echo: bool) {
-        if f.cold.window.is_programmed() {
-            return Self::tell_program(f, echo);
+        if f.cold.window.is_decided_outside() {
+            return self.steer_outside(f, bytes, rtt, echo);
         }
         // A batch's acknowledgements are processed before the data they make room for is sent, so add back what they acknowledged.
         let used = if f.rx.has(state::CWND_FULL) { f.tx.cwnd.saturating_sub(bytes) } else { 0 };
@@ -188,11 +190,39 @@ impl State {
             ..f.signals(self.now)
         };
         let decision = f.steer(Event::Ack, &signals);
+        Self::heed(f, &signals, &decision);
+    }
+
+    fn heed(f: &mut FlowMut<'_>, signals: &Signals, decision: &Decision) {
         if decision.is_echo_answered {
             f.rx.set(state::SEND_CWR);
             f.cold.recovery.may_undo = false;
         }
         f.cold.counters.marked_bytes += u64::from(signals.marked_bytes);
+    }
+
+    /// As `steer`, for an algorithm that decides a rate, or a program, which decides later, in the flow's turn.
+    #[inline]
+    fn steer_outside(&mut self, f: &mut FlowMut<'_>, bytes: u32, rtt: Option<u32>, echo: bool) {
+        if f.cold.window.is_programmed() {
+            Self::tell_program(f, echo);
+        } else {
+            self.steer_rate(f, bytes, rtt, echo);
+        }
+    }
+
+    /// As `steer`, for an algorithm that decides a rate.
+    #[cold]
+    fn steer_rate(&mut self, f: &mut FlowMut<'_>, bytes: u32, rtt: Option<u32>, echo: bool) {
+        let signals = Signals {
+            acked_bytes: bytes,
+            marked_bytes: if echo { bytes } else { 0 },
+            in_flight: f.pipe(),
+            rtt_us: rtt,
+            ..f.signals(self.now)
+        };
+        let decision = f.steer(Event::Ack, &signals);
+        Self::heed(f, &signals, &decision);
     }
 
     /// A round-trip sample for congestion control, microseconds: from the segment being timed, if it is acknowledged now.

@@ -1,14 +1,19 @@
 //! Flows that wait for their turn to send, because they have more to send than one turn allows, or because the port or the pacer held
 //! them back. Turns go round over the applications, in bytes (deficit round robin), and within an application over its flows: an
-//! application with a thousand flows sends as much as one with a single flow. Sends nothing itself.
+//! application with a thousand flows sends as much as one with a single flow, and `share` times what one with the share 1 sends. An
+//! application that has used up its rate has no turns for a while. Sends nothing itself.
 //!
 //! ```text
 //!   turns     application 3 ──► application 7 ──► application 1        the next turn is that of the first
 //!                  │ credit 12 KiB
 //!   flows     flow 9 ──► flow 2 ──► flow 40
+//!   resting   application 4 until 12.5 ms
+//!                  │
+//!   flows     flow 8 ──► flow 6
 //! ```
 
 use crate::lists::{Ends, Links, List};
+use base::Instant;
 
 /// Bytes that a flow sends in one turn, at most a segment more, and by which the credit of an application grows: one super-frame.
 pub(crate) const QUANTUM: u32 = 64 << 10;
@@ -19,6 +24,19 @@ struct Application {
     flows: Ends,
     /// Bytes that it may still send before the next application has its turn. Negative when its last flow has sent more.
     credit: i32,
+    /// What the credit grows by, bytes.
+    quantum: i32,
+    /// It has no turns before this time; [`Instant::ZERO`]: it does not rest.
+    rests_until: Instant,
+}
+
+impl Application {
+    const NEW: Self =
+        Self { flows: Ends::EMPTY, credit: 0, quantum: QUANTUM as i32, rests_until: Instant::ZERO };
+
+    const fn is_resting(&self) -> bool {
+        self.rests_until.as_ns() != 0
+    }
 }
 
 /// All waiting flows of a core.
@@ -30,6 +48,10 @@ pub(crate) struct Backlog {
     applications: Box<[Application]>,
     /// Regions of applications with waiting flows, in the order of their turns.
     turns: List,
+    /// Regions of applications that rest.
+    resting: Vec<u16>,
+    /// When the first of them has turns again.
+    first: Instant,
     len: u32,
 }
 
@@ -46,8 +68,10 @@ impl Backlog {
     pub(crate) fn new(flows: usize, regions: usize) -> Self {
         Self {
             links: Links::new(flows),
-            applications: vec![Application { flows: Ends::EMPTY, credit: 0 }; regions].into_boxed_slice(),
+            applications: vec![Application::NEW; regions].into_boxed_slice(),
             turns: List::new(regions),
+            resting: Vec::with_capacity(regions),
+            first: Instant::NEVER,
             len: 0,
         }
     }
@@ -58,10 +82,64 @@ impl Backlog {
         self.links.contains(flow)
     }
 
-    /// True when no flow waits.
+    /// True when no flow waits for its turn: at most, flows of applications that rest do.
     #[inline]
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.len == 0
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0 || !self.resting.is_empty() && self.turns.front().is_none()
+    }
+
+    /// Prepares for the application of `region`, which is new: it gets `share` parts where others get one.
+    pub(crate) fn admit(&mut self, region: u16, share: u16) {
+        let Some(application) = self.applications.get_mut(usize::from(region)) else { return };
+        application.credit = 0;
+        application.quantum = (QUANTUM as i32).saturating_mul(i32::from(share.max(1)));
+        application.rests_until = Instant::ZERO;
+        self.resting.retain(|resting| *resting != region);
+    }
+
+    /// Lets the application of `region` have no turns before `until`.
+    #[cold]
+    pub(crate) fn rest(&mut self, region: u16, until: Instant) {
+        let Some(application) = self.applications.get_mut(usize::from(region)) else { return };
+        if !application.is_resting() {
+            // Room is made for every region.
+            self.resting.push(region);
+            self.turns.remove(u32::from(region));
+        }
+        application.rests_until = until.max(Instant::from_ns(1));
+        self.first = self.first.min(application.rests_until);
+    }
+
+    /// Gives those applications turns again that have rested long enough.
+    #[inline]
+    pub(crate) fn resume(&mut self, now: Instant) {
+        if self.first <= now {
+            self.resume_due(now);
+        }
+    }
+
+    #[cold]
+    fn resume_due(&mut self, now: Instant) {
+        let Self { applications, turns, resting, .. } = self;
+        self.first = Instant::NEVER;
+        resting.retain(|region| {
+            let application = &mut applications[usize::from(*region)];
+            if application.rests_until > now {
+                self.first = self.first.min(application.rests_until);
+                return true;
+            }
+            application.rests_until = Instant::ZERO;
+            if application.flows.first().is_some() {
+                turns.push_back(u32::from(*region), 0);
+            }
+            false
+        });
+    }
+
+    /// When an application has turns again.
+    #[inline]
+    pub(crate) const fn next_deadline(&self) -> Instant {
+        self.first
     }
 
     /// Number of flows that wait.
@@ -74,7 +152,9 @@ impl Backlog {
         let Some(application) = self.applications.get_mut(usize::from(region)) else { return };
         if !self.links.contains(flow) {
             self.links.push_back(&mut application.flows, flow, u64::from(region));
-            self.turns.push_back(u32::from(region), 0);
+            if !application.is_resting() {
+                self.turns.push_back(u32::from(region), 0);
+            }
             self.len += 1;
         }
     }
@@ -97,7 +177,7 @@ impl Backlog {
             let (region, _) = self.turns.front()?;
             let application = &mut self.applications[region as usize];
             if application.credit <= 0 {
-                application.credit += QUANTUM as i32;
+                application.credit = application.credit.saturating_add(application.quantum);
             }
             if application.credit <= 0 {
                 self.turns.remove(region);
@@ -117,7 +197,7 @@ impl Backlog {
         let Some(application) = self.applications.get_mut(usize::from(region)) else { return };
         application.credit = application.credit.saturating_sub_unsigned(bytes);
         let is_empty = application.flows.first().is_none();
-        if application.credit > 0 && !is_empty {
+        if application.credit > 0 && !is_empty || application.is_resting() {
             return;
         }
         let region = u32::from(region);
@@ -159,6 +239,53 @@ mod tests {
         assert!(many.abs_diff(one) <= 2 * u64::from(QUANTUM), "{many} {one}");
         let (least, most) = (sent[..1000].iter().min().unwrap(), sent[..1000].iter().max().unwrap());
         assert!(most - least <= 2 * u64::from(QUANTUM), "{least} {most}");
+    }
+
+    #[test]
+    fn an_application_sends_in_proportion_to_its_share() {
+        let mut backlog = Backlog::new(6, 3);
+        [(0, 1), (1, 3), (2, 0)].into_iter().for_each(|(region, share)| backlog.admit(region, share));
+        (0..6).for_each(|flow| backlog.push(flow, [0, 0, 0, 1, 1, 2][flow as usize]));
+        let sent = serve(&mut backlog, 6, 1 << 28, |flow| if flow == 2 { 1448 } else { 65_160 });
+        let (one, three, least) = (sent[..3].iter().sum::<u64>(), sent[3] + sent[4], sent[5]);
+        assert!(three.abs_diff(3 * one) <= 4 * u64::from(QUANTUM), "{sent:?}");
+        assert!(least.abs_diff(one) <= 2 * u64::from(QUANTUM), "{sent:?}");
+    }
+
+    #[test]
+    fn an_application_that_rests_has_no_turn_and_then_goes_on_where_it_was() {
+        let at = |us: u64| Instant::from_ns(us * 1000);
+        let mut backlog = Backlog::new(4, 3);
+        (0..3).for_each(|flow| backlog.push(flow, 0));
+        backlog.push(3, 1);
+        backlog.rest(0, at(50));
+        backlog.rest(2, at(20));
+        let turns = |backlog: &mut Backlog, now| {
+            backlog.resume(at(now));
+            let turn = backlog.next();
+            if let Some(Turn { flow, region }) = turn {
+                backlog.push(flow, region);
+                backlog.charge(region, QUANTUM);
+            }
+            turn.map(|turn| turn.flow)
+        };
+        assert_eq!((turns(&mut backlog, 10), turns(&mut backlog, 30)), (Some(3), Some(3)));
+        assert_eq!(backlog.next_deadline(), at(50));
+        backlog.remove(3);
+        assert!(backlog.is_empty() && backlog.len() == 3, "only flows wait whose application rests");
+        backlog.remove(1);
+        assert_eq!(
+            (turns(&mut backlog, 49), turns(&mut backlog, 50), turns(&mut backlog, 51)),
+            (None, Some(0), Some(2))
+        );
+        assert_eq!(backlog.next_deadline(), Instant::NEVER);
+        backlog.rest(0, at(90));
+        assert_eq!(turns(&mut backlog, 60), None);
+        backlog.admit(0, 1);
+        backlog.push(1, 0);
+        backlog.remove(0);
+        backlog.remove(2);
+        assert_eq!(turns(&mut backlog, 61), Some(1), "a new application in that region does not rest");
     }
 
     #[test]

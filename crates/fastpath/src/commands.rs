@@ -29,9 +29,11 @@ impl Core {
             let Self { flows, commands, homes, awake, state, .. } = self;
             let task = commands.pop(|command, frame| match command {
                 Command::AddRegion { index, region, pool } => {
+                    let share = region.limits().share();
                     if let Some(home) = homes.get_mut(usize::from(index)).filter(|home| home.is_none()) {
                         *home = Some(Home { region, pool, heard_at: state.now, is_resting: false });
                         awake.push(index);
+                        state.backlog.admit(index, share);
                     }
                     Task::Done
                 }

@@ -199,6 +199,7 @@ impl Core {
         let Self { flows, homes, state, .. } = self;
         let State { pacer, backlog, now, .. } = state;
         pacer.expire(*now, |flow| backlog.push(flow, flows.slot_of(FlowId(flow)).0));
+        state.backlog.resume(*now);
         state.take_turns(flows, homes, port);
         state.acknowledge_due(flows, homes, port);
         state.look_after(flows, homes, port);
@@ -218,6 +219,7 @@ impl Core {
         let lists = lists.min(at(self.state.due.front())).min(self.state.looks.next_deadline());
         let lists = lists.min(at(self.state.grown.front())).min(at(self.state.held.front()));
         let lists = lists.min(self.state.programs.next_deadline());
+        let lists = lists.min(self.state.backlog.next_deadline());
         lists.min(self.state.pacer.next_deadline()).min(port.next_deadline()).min(self.state.debt_deadline())
     }
 

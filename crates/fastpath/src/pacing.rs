@@ -8,8 +8,15 @@ use flow::{Cold, SendLine};
 /// single message is never delayed.
 const BURST: u64 = 64 << 10;
 
-/// Segments that a flow limited by `SO_MAX_PACING_RATE` may send at once: what Linux sends before it begins to pace.
+/// Segments that a flow may send at once whose rate is limited by `SO_MAX_PACING_RATE` (what Linux sends before it begins to pace), or is
+/// the decision of its congestion control: the initial window, so that a lone request waits no longer than on a new flow.
 const BURST_LIMITED: u64 = 10;
+
+/// True when the flow's rate must be kept strictly: it is not only there to spread a window.
+#[inline]
+fn is_strict(cold: &Cold) -> bool {
+    cold.pace_most != 0 || cold.window.is_decided_outside()
+}
 
 impl State {
     /// True when a segment of `len` bytes may be sent now; else the flow waits in the pacer's wheel.
@@ -18,19 +25,37 @@ impl State {
         w.f.cold.pace_rate == 0 || self.pace(w, len)
     }
 
-    /// A token bucket of [`BURST`] bytes, or [`BURST_LIMITED`] segments, that fills at the flow's rate. It is kept as a time, `pace_at`:
+    /// As `may_go`, for a flow that is paced, and takes nothing out of the bucket.
+    #[inline]
+    pub(crate) fn has_room_in_bucket(&self, w: &Work<'_>) -> bool {
+        w.f.cold.pace_at <= self.now && w.region.limits().next() <= self.now
+    }
+
+    /// Asks the flow's own bucket, and then those of its application ([`flow::Limits`]): while these are empty all its flows wait in the
+    /// backlog. The own one is a token bucket of [`BURST`] bytes, or [`BURST_LIMITED`] segments, that fills at the flow's rate. It is kept as a time, `pace_at`:
     /// when the bucket would be full, less the time worth of the bytes taken. It may be overdrawn by one segment.
-    fn pace(&mut self, w: &mut Work<'_>, len: u32) -> bool {
+    pub(crate) fn pace(&mut self, w: &mut Work<'_>, len: u32) -> bool {
         let cold = &mut *w.f.cold;
         let time = |bytes: u64| Duration::from_ns(bytes * 1_000_000_000 / cold.pace_rate);
         let limited = BURST_LIMITED * u64::from(w.f.tx.mss);
-        let burst = time(if cold.pace_most == 0 { BURST } else { limited });
+        let burst = time(if is_strict(cold) { limited } else { BURST });
         let full = Instant::from_ns(self.now.as_ns().saturating_sub(burst.as_ns()));
         if self.now < cold.pace_at {
             self.pacer.wait(w.id.0, cold.pace_at);
             return false;
         }
+        let limits = w.region.limits();
+        if self.now < limits.next() {
+            self.backlog.rest(w.f.rx.region, limits.next());
+            self.wait_for_turn(w);
+            return false;
+        }
         cold.pace_at = cold.pace_at.max(full).plus(time(u64::from(len)));
+        limits.take(self.now, len);
+        if self.now < limits.next() {
+            // At once, so that no flow of the application has a turn in which it cannot send.
+            self.backlog.rest(w.f.rx.region, limits.next());
+        }
         true
     }
 }
@@ -41,7 +66,7 @@ impl State {
 pub(crate) fn burst_at_rate(cold: &Cold, len: u32, cwnd: u32, mss: u32, segments_min: u16) -> u32 {
     /// log2 of the microseconds of round trip that halve the bytes added for short paths: half a millisecond.
     const RTT_LOG2: u32 = 9;
-    let is_limited = cold.pace_rate != 0 && cold.pace_most != 0;
+    let is_limited = cold.pace_rate != 0 && is_strict(cold);
     let near = if is_limited { 0 } else { BURST.checked_shr(cold.rtt_us_min >> RTT_LOG2).unwrap_or(0) };
     if near == BURST {
         return len;
@@ -50,7 +75,10 @@ pub(crate) fn burst_at_rate(cold: &Cold, len: u32, cwnd: u32, mss: u32, segments
     let round_trip_us = u64::from(cold.srtt_us.max(1));
     let unpaced = || u64::from(cwnd) * tenths * 100_000 / round_trip_us;
     let rate = if cold.pace_rate == 0 { unpaced() } else { cold.pace_rate };
-    let wanted = (rate / 1024 + near).max(u64::from(segments_min) * u64::from(mss));
+    // Where the rate is kept strictly, a burst also lasts at most an eighth of a round trip.
+    let most_us = if is_limited { (round_trip_us / 8).min(1_000) } else { 1_000 };
+    let wanted =
+        (rate.saturating_mul(most_us) / 1_024_000 + near).max(u64::from(segments_min) * u64::from(mss));
     let wanted = wanted.min(u64::from((cwnd / 2).max(mss))) as u32;
     let whole = wanted - wanted % mss;
     // Leave no single segment after a longer super-frame: it would carry no PSH.

@@ -201,8 +201,27 @@ impl State {
     /// Sends what the application of a calm flow has written, if it fits in one segment.
     #[inline]
     pub(crate) fn answer<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) -> Predicted {
+        if w.f.cold.pace_rate == 0 { self.answer_calm(w, port) } else { self.answer_paced(w, port) }
+    }
+
+    /// As `answer`, for a paced flow: a lone request finds its bucket full.
+    #[inline(never)]
+    fn answer_paced<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) -> Predicted {
+        if !self.has_room_in_bucket(w) {
+            return Predicted::No;
+        }
+        let before = w.f.tx.snd_max;
+        let done = self.answer_calm(w, port);
+        let len = w.f.tx.snd_max.since(before);
+        if len > 0 {
+            self.pace(w, len);
+        }
+        done
+    }
+
+    #[inline(always)]
+    fn answer_calm<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) -> Predicted {
         let is_expected = is_calm(&w.f, ASKED_TO_SEND)
-            && w.f.cold.pace_rate == 0
             && !w.f.cold.window.is_programmed()
             && self.urgent_of != w.id.0
             && w.peer.flags.load(Acquire) & SPEAKS == 0

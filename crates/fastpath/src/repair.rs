@@ -31,7 +31,8 @@ impl State {
     /// "When an ECN-Capable TCP sender reduces its congestion window for any reason ..., the TCP sender sets the CWR flag in the TCP
     /// header of the first new data packet sent after the window reduction" (RFC 3168 section 6.1.2).
     pub(crate) fn reduce_for(&self, f: &mut FlowMut<'_>, event: Event<'_>) {
-        let signals = Signals { in_flight: flight(f), ..f.signals(self.now) };
+        let in_flight = if f.cold.window.decides_rate() { f.pipe() } else { flight(f) };
+        let signals = Signals { in_flight, ..f.signals(self.now) };
         f.steer(event, &signals);
         if f.rx.has(state::ECN) {
             f.rx.set(state::SEND_CWR);
@@ -239,10 +240,11 @@ impl State {
 
     /// Proportional rate reduction (RFC 9937 section 6.2, as Linux). While more is in flight than the target, the window falls in
     /// proportion to the bytes delivered; if less is in flight, because more was lost, it rises by the bytes delivered, plus a segment
-    /// for each acknowledgement that `is_safe`: "SafeACK = (snd.una has advanced and no further loss indicated)".
+    /// for each acknowledgement that `is_safe`: "SafeACK = (snd.una has advanced and no further loss indicated)". Not for an algorithm
+    /// that decides a rate, and not for a program.
     pub(crate) fn reduce(&mut self, f: &mut FlowMut<'_>, delivered: u32, is_safe: bool) {
         let is_governed = f.cold.recovery.episode == Episode::Fast && f.rx.has(state::SACK);
-        if !is_governed || f.cold.window.is_programmed() {
+        if !is_governed || f.cold.window.is_decided_outside() {
             return;
         }
         let (pipe, target, mss) = (f.pipe(), f.cold.window.cwnd(), u32::from(f.tx.mss));

@@ -57,6 +57,10 @@ impl State {
                 return self.wait_for_turn(w);
             }
             if !self.may_go(w, out.len) {
+                if w.f.cold.window.decides_rate() {
+                    // What holds the data back is congestion control's decision, as with a window that is used.
+                    w.f.rx.set(state::CWND_FULL);
+                }
                 return;
             }
             if !self.send(w, &out, port) {

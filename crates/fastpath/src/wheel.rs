@@ -110,12 +110,17 @@ impl Pacer {
         }
     }
 
-    /// Gives the flow a turn at `at`, or in the next slot if that is later. A flow that waits already keeps its time.
+    /// Gives the flow a turn at `at`, or in the next slot if that is later. A flow that waits already for an earlier turn keeps it.
     pub(crate) fn wait(&mut self, flow: u32, at: Instant) {
-        if self.places[flow as usize][0] as u32 == 0 {
-            self.count += 1;
-            self.insert(flow, at.as_ns());
+        let [links, before] = self.places[flow as usize];
+        if links as u32 != 0 {
+            if before <= at.as_ns() {
+                return;
+            }
+            self.remove(flow);
         }
+        self.count += 1;
+        self.insert(flow, at.as_ns());
     }
 
     fn insert(&mut self, flow: u32, at: u64) {
@@ -260,9 +265,7 @@ mod tests {
                 0 | 1 => {
                     let most = [20_000, 1 << 20, 1 << 26, 1 << 32][rng.below(4) as usize];
                     let at = now + rng.below(most);
-                    if times[flow as usize].is_none() {
-                        times[flow as usize] = Some(at);
-                    }
+                    times[flow as usize] = Some(times[flow as usize].map_or(at, |before| at.min(before)));
                     pacer.wait(flow, Instant::from_ns(at));
                 }
                 2 if rng.below(8) == 0 => {

@@ -4,10 +4,11 @@ use crate::harness::{Host, MAC_A, MAC_B, Sock, config, endpoints, install};
 use crate::peer::Peer;
 use crate::scene::{IRS, ISS, MSS};
 use base::{Duration, Instant};
-use flow::{AppRegion, Command, Config, FlowId, class};
+use flow::{AppRegion, Command, Config, FlowId, Limits, RateLimit, class};
 use port::{Capabilities, Direction, Line, Port, Tracer};
 use port_memory::{LinkOptions, link};
 use shm::{Kind, Params, Region};
+use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex};
 use wire::{Endpoint, FourTuple};
 
@@ -60,6 +61,11 @@ struct Crowd {
 
 /// Opens a flow for each entry of `owners`, the number of its application.
 fn crowd(owners: &[usize]) -> Crowd {
+    crowd_within(owners, &[])
+}
+
+/// As [`crowd`]; `limits` bound what the applications after the first send.
+fn crowd_within(owners: &[usize], limits: &[Limits]) -> Crowd {
     let capabilities = Capabilities::plain(1500, MAC_A);
     let (port, far) = link(&LinkOptions { capabilities, slots: 4096, ..LinkOptions::default() }).unwrap();
     let (local, remote) = endpoints(false);
@@ -70,7 +76,8 @@ fn crowd(owners: &[usize]) -> Crowd {
     for index in 1..=owners.iter().copied().max().unwrap() {
         let params =
             Params { kind: Kind::Application, id: index as u64 + 1, slots: SLOTS, data_len: MIB << 20 };
-        let region = Arc::new(AppRegion::new(Region::create(params).unwrap().0));
+        let limits = limits.get(index - 1).cloned().unwrap_or_else(Limits::none);
+        let region = Arc::new(AppRegion::with_limits(Region::create(params).unwrap().0, limits));
         region.set_watermark(MIB << 20);
         host.commands.push(Command::add_region(index as u16, region.clone())).unwrap();
         regions.push(region);
@@ -270,6 +277,82 @@ fn an_application_with_48_flows_sends_no_more_than_one_with_a_single_flow() {
     assert!(one.abs_diff(many) < many / 20, "{one} and {many}");
     let (least, most) = (sent[1..].iter().min().unwrap(), sent[1..].iter().max().unwrap());
     assert!(most - least <= 2 * (64 << 10), "{least} {most}");
+}
+
+/// Fills all flows again and again for `rounds` of a microsecond, and acknowledges. Returns the bytes that each has sent.
+fn fill(all: &mut Crowd, rounds: usize) -> Vec<u64> {
+    let flows = all.flows.len();
+    let before: Vec<u64> = (0..flows).map(|flow| all.sent(flow)).collect();
+    let end = all.now.plus(Duration::from_us(rounds as u64));
+    while all.now < end {
+        for flow in 0..flows {
+            if all.flows[flow].sock.tx.head < all.sent(flow) + (512 << 10) {
+                all.write(flow, &[8; 512 << 10]);
+            }
+        }
+        // While the windows are wide.
+        (0..6).for_each(|_| all.poll());
+        all.peer.take();
+        all.acknowledge();
+    }
+    (0..flows).map(|flow| all.sent(flow) - before[flow]).collect()
+}
+
+fn rate(bytes_per_second: u64) -> Arc<RateLimit> {
+    Arc::new(RateLimit::new(NonZeroU64::new(bytes_per_second).unwrap()))
+}
+
+#[test]
+fn the_flows_of_a_limited_application_send_its_rate_together_and_others_do_not_wait_for_them() {
+    // 400 MB/s, and 200 MB/s for two applications of one user.
+    let user = rate(200_000_000);
+    let limits = [rate(400_000_000), user.clone(), user].map(|bucket| Limits::new(Box::new([bucket]), 1));
+    let mut all = crowd_within(&[0, 1, 1, 1, 1, 2, 3, 3], &limits);
+    all.open_wide();
+    let sent = fill(&mut all, 9_000);
+    let (one, two) = (sent[1..5].iter().sum::<u64>(), sent[5..].iter().sum::<u64>());
+    // A burst, and what each flow may overdraw.
+    let more = 256 << 10;
+    assert!((3_500_000..3_600_000 + more).contains(&one), "{sent:?}");
+    assert!((1_700_000..1_800_000 + more).contains(&two), "{sent:?}");
+    assert!(sent[1..5].iter().all(|bytes| bytes.abs_diff(one / 4) < one / 20), "{sent:?}");
+    assert!(sent[0] > 10 * one, "without a limit a flow sends at every turn: {sent:?}");
+}
+
+#[test]
+fn a_core_whose_flows_all_wait_for_their_rate_is_idle_until_then() {
+    let mut all = crowd_within(&[1, 1], &[Limits::new(Box::new([rate(1_000_000)]), 1)]);
+    all.open_wide();
+    all.write(0, &[8; 256 << 10]);
+    all.write(1, &[8; 256 << 10]);
+    let (end, mut rounds) = (all.now.plus(Duration::from_ms(200)), 0);
+    while all.now < end {
+        rounds += 1;
+        let progress = all.host.core.poll(all.now, all.port.as_mut());
+        all.now = progress.deadline.max(all.now.plus(Duration::from_us(1)));
+        all.peer.take();
+    }
+    let sent = all.sent(0) + all.sent(1);
+    assert!((200_000..300_000).contains(&sent), "{sent}");
+    assert!(rounds < 1000, "a segment of each flow takes a round or two: {rounds}");
+    // An application that comes in the place of a resting one begins anew.
+    all.host.commands.push(Command::RemoveRegion { index: 1 }).unwrap();
+    all.poll();
+    let params = Params { kind: Kind::Application, id: 9, slots: SLOTS, data_len: MIB << 20 };
+    let region = Arc::new(AppRegion::new(Region::create(params).unwrap().0));
+    all.host.commands.push(Command::add_region(1, region)).unwrap();
+    let progress = all.host.core.poll(all.now, all.port.as_mut());
+    assert!(!progress.is_busy() || progress.commands > 0);
+}
+
+#[test]
+fn an_application_with_three_shares_sends_more_than_one_with_one() {
+    let mut all = crowd_within(&[0, 0, 1], &[Limits::new(Box::default(), 3)]);
+    all.open_wide();
+    let sent = fill(&mut all, 3_000);
+    let (one, three) = (sent[0] + sent[1], sent[2]);
+    // In two of eight rounds the windows are narrow, and a turn is over after one of them.
+    assert!(three > 2 * one, "{sent:?}");
 }
 
 /// Bytes that a flow of class `traffic` sends in the round after it has written `bytes`, beside flows that wait for their turn.

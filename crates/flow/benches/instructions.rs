@@ -68,7 +68,7 @@ fn figure_2() {
         cwnd: 100 * MSS,
         min_rtt_us: SRTT_US,
     };
-    let mut program = FlowProgram::new(&start, &at, at.una, 0);
+    let mut program = FlowProgram::new(&start, &at, at.una);
     // A hundred segments in flight, one for each 100 us.
     for i in 0..100 {
         program.sent(SeqNumber(MSS * (i + 1)), 990_000 + 100 * i, i == 0, SRTT_US);

@@ -2,7 +2,7 @@
 
 use crate::{Config, Delays, FlowProgram, Recovery, Timeouts};
 use base::{Duration, Instant, SeqNumber};
-use congestion::Window;
+use congestion::{RateLaw, Window};
 
 /// Number of out-of-order intervals of a flow. The paper keeps one, which costs throughput at 5 % loss; a SACK option reports at most
 /// four. If one packet in twenty is late by a round trip, a window of 640 segments has 32 gaps; data without an interval is dropped.
@@ -182,10 +182,12 @@ pub struct Cold {
     pub program: Option<Box<FlowProgram>>,
     /// The state of loss recovery.
     pub recovery: Recovery,
+    /// The state of an algorithm that decides a rate; other flows never touch it.
+    pub law: RateLaw,
 }
 
 // Packets in order touch only the first three lines of these.
-const _: () = assert!(size_of::<Cold>() <= 960 && size_of::<Window>() <= 48);
+const _: () = assert!(size_of::<Cold>() <= 1024 && size_of::<RateLaw>() <= 112 && size_of::<Window>() <= 48);
 
 impl Cold {
     /// The side record of a new flow.
@@ -222,6 +224,7 @@ impl Cold {
             runs: 0,
             loss_record: 0,
             recovery: Recovery::new(window),
+            law: RateLaw::None,
             fin_at: SeqNumber(0),
             epoch_tail: 0,
             receive_most: u32::MAX,
@@ -336,10 +339,29 @@ impl Cold {
         };
     }
 
+    /// As [`set_pace`](Self::set_pace), for an algorithm that decides the rate: what the pacer's bucket owes is owed at the new rate, and a
+    /// bucket that begins is empty, because the initial window has gone at once.
+    #[cold]
+    pub fn change_pace(&mut self, rate: u64, now: Instant) {
+        let before = self.pace_rate;
+        self.set_pace(rate);
+        let owed = self.pace_at.as_ns().saturating_sub(now.as_ns());
+        if before == 0 {
+            self.pace_at = self.pace_at.max(now);
+        } else if owed > 0 && self.pace_rate > 0 {
+            let scaled = u128::from(owed) * u128::from(before) / u128::from(self.pace_rate);
+            self.pace_at = now.plus(Duration::from_ns(scaled.min(u128::from(u64::MAX >> 1)) as u64));
+        }
+    }
+
     /// Sets the application's limit (`SO_MAX_PACING_RATE`), bytes per second; 0: no limit.
     pub fn limit_pace(&mut self, most: u64) {
         self.pace_most = most;
-        let rate = self.program.as_ref().map_or_else(|| self.window.pace_rate(self.srtt_us), |p| p.rate());
+        let rate = match &self.program {
+            Some(program) => program.rate(),
+            None if self.window.decides_rate() => self.law.pace_rate(),
+            None => self.window.pace_rate(self.srtt_us),
+        };
         self.set_pace(rate);
     }
 

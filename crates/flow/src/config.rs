@@ -1,6 +1,7 @@
 //! Settings that a service fixes once for all its flows.
 
 use base::Duration;
+use congestion::RateSettings;
 use std::net::IpAddr;
 
 /// Limits and switches of the fast and slow path.
@@ -50,6 +51,8 @@ pub struct Config {
     pub burst_segments_min: u16,
     /// Time for which an empty ring stays with its flow before it goes back to the pool.
     pub ring_linger: Duration,
+    /// Settings of the congestion control laws that decide a rate, for new flows.
+    pub rates: RateSettings,
 }
 
 // SETUP: read when the service starts.
@@ -76,6 +79,7 @@ impl Default for Config {
             tail_probes: true,
             burst_segments_min: 2,
             ring_linger: Duration::from_ms(10),
+            rates: RateSettings::default(),
         }
     }
 }

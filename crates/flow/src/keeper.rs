@@ -3,7 +3,7 @@
 use crate::{Addresses, AppRegion, Cold, FlowGuard, FlowId, Flows, ReceiveLine, SendLine, state};
 use base::limits::{RING_MAX, RING_MIN};
 use base::{Duration, Instant, SeqNumber};
-use congestion::Window;
+use congestion::{RateLaw, Window};
 use core::net::IpAddr;
 use core::sync::atomic::Ordering::Release;
 use queue::stream;
@@ -122,10 +122,15 @@ impl Keeper {
             let mut parts = guard.parts();
             (*parts.rx, *parts.tx) = lines(what);
             *parts.cold = side(now, what, self.flows.config());
+            let algorithm = parts.cold.window.algorithm();
+            parts.cold.law = RateLaw::new(algorithm, &self.flows.config().rates, what.mss, now);
             parts.tx.cwnd = parts.cold.window.cwnd();
+            if let Some(rate) = region.limits().rate() {
+                parts.cold.limit_pace(rate.get());
+            }
             let initial = self.flows.config().receive_buffer_initial.clamp(RING_MIN, RING_MAX);
             parts.rx.window_log2 = initial.ilog2() as u8;
-            if parts.cold.window.algorithm().wants_exact_echo() {
+            if algorithm.wants_exact_echo() {
                 parts.rx.set(state::EXACT_ECN);
             }
             *parts.addresses = addresses(what);

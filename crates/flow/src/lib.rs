@@ -16,9 +16,11 @@ mod cold;
 mod config;
 mod flags;
 mod keeper;
+mod limit;
 mod message;
 mod owner;
 mod program;
+mod programmed;
 mod rate_sample;
 mod record;
 mod recovery;
@@ -31,9 +33,10 @@ pub use address::Addresses;
 pub use cell::{FlowGuard, FlowMut, Flows, prefetch, prefetch_all, prefetch_frame};
 pub use cold::{Cold, Counters, INTERVALS, Interval, PathProbe, QUICK_SEGMENTS};
 pub use config::Config;
-pub use congestion::{Event, Signals};
+pub use congestion::{Decision, Event, Signals};
 pub use flags::{event, rare, state};
 pub use keeper::{Install, InstallError, Keeper};
+pub use limit::{Limits, RateLimit};
 pub use message::{
     Command, CommandReceiver, CommandSender, Exception, ExceptionReceiver, ExceptionSender, FRAME_COPY_MAX,
     FrameReason, commands, exceptions,

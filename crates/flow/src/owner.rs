@@ -1,6 +1,6 @@
 //! An application region with the service's own state of it, which the application cannot reach.
 
-use crate::FlowId;
+use crate::{FlowId, Limits};
 use base::limits::FIRST_WINDOWS;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use queue::{Doorbell, Ring, Violation, Wake, stream};
@@ -22,6 +22,7 @@ pub struct AppRegion {
     granted: AtomicU64,
     /// 1 after a shortage was reported for the present watermark.
     short: AtomicU32,
+    limits: Limits,
 }
 
 /// A sleeping context that must be woken: the caller writes its eventfd.
@@ -34,10 +35,17 @@ pub struct News {
 }
 
 impl AppRegion {
-    /// Wraps `region`, with nothing populated yet.
+    /// Wraps `region`, with nothing populated yet. The application's sending is not bounded.
     // SETUP: called when an application registers.
     #[must_use]
     pub fn new(region: Region) -> Self {
+        Self::with_limits(region, Limits::none())
+    }
+
+    /// As [`new`](Self::new); `limits` bound the application's sending.
+    // SETUP: called when an application registers.
+    #[must_use]
+    pub fn with_limits(region: Region, limits: Limits) -> Self {
         let slots = region.layout().params.slots;
         Self {
             pages: (0..region.page_words()).map(|_| AtomicU64::new(0)).collect(),
@@ -46,6 +54,7 @@ impl AppRegion {
             open: AtomicU32::new(0),
             granted: AtomicU64::new(0),
             short: AtomicU32::new(0),
+            limits,
             region,
         }
     }
@@ -55,6 +64,13 @@ impl AppRegion {
     #[inline]
     pub fn region(&self) -> &Region {
         &self.region
+    }
+
+    /// What bounds the application's sending.
+    #[must_use]
+    #[inline]
+    pub const fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     /// Notes that the first `bytes` of both sides' data areas are populated, as `mincore` has confirmed.

@@ -115,15 +115,15 @@ pub struct FlowProgram {
 }
 
 impl FlowProgram {
-    /// A program that begins with a flow in this state; `snd_max` is the end of the data sent.
+    /// A program that begins with a flow in this state, without a rate; `snd_max` is the end of the data sent.
     #[must_use]
-    pub fn new(start: &Start, at: &Situation, snd_max: SeqNumber, rate: u64) -> Self {
+    pub fn new(start: &Start, at: &Situation, snd_max: SeqNumber) -> Self {
         Self {
             program: start.program.clone(),
             number: start.number,
             bounds: start.bounds,
             machine: Machine::new(&start.program, at.now_us),
-            rate,
+            rate: 0,
             sampler: Sampler::new(snd_max, at.delivered as u32, at.now_us as u32),
             sample: Sample::default(),
             gathered: Gathered::default(),

@@ -1,9 +1,8 @@
 //! Congestion control of a flow: the signals that it gets, and where its decisions are kept. Decides nothing itself.
 
-use crate::{FlowMut, FlowProgram, Situation, Start, state};
+use crate::{FlowMut, state};
 use base::Instant;
-use ccp_vm::Changes;
-use congestion::{Decision, Event, Signals};
+use congestion::{Algorithm, Decision, Event, RateLaw, RateSettings, Signals};
 
 impl FlowMut<'_> {
     /// The flow's state, as congestion control sees it at an event without an acknowledgement.
@@ -28,8 +27,8 @@ impl FlowMut<'_> {
     /// Tells congestion control of `event`. Its decision, which is returned, is in force from now on.
     #[inline]
     pub fn steer(&mut self, event: Event<'_>, signals: &Signals) -> Decision {
-        if self.cold.window.is_programmed() {
-            return self.steer_programmed(event, signals);
+        if self.cold.window.is_decided_outside() {
+            return self.steer_outside(event, signals);
         }
         let decision = self.cold.window.on(event, signals);
         if self.cold.pace_rate != decision.pace_rate {
@@ -40,100 +39,48 @@ impl FlowMut<'_> {
         decision
     }
 
-    /// As [`steer`](Self::steer), for a flow with a program: nothing but the program's own decisions, and the segment size as the least,
-    /// changes window and rate.
-    #[cold]
-    fn steer_programmed(&mut self, event: Event<'_>, signals: &Signals) -> Decision {
-        if let Event::Mtu { .. } = event {
-            self.cold.window.on(event, signals);
-            self.tx.cwnd = self.cold.window.cwnd();
-        }
-        Decision { cwnd: self.tx.cwnd, pace_rate: self.cold.pace_rate, is_echo_answered: false }
-    }
-
-    /// Enforces a decision of the flow's program: bytes of window, and bytes per second (0: no pacing).
-    #[inline]
-    pub fn decide(&mut self, cwnd: u64, rate: u64) {
-        self.cold.window.set_programmed(cwnd);
-        self.tx.cwnd = self.cold.window.cwnd();
-        if self.cold.pace_rate != rate {
-            self.cold.set_pace(rate);
+    /// As [`steer`](Self::steer), when a law beside the window decides, or a program.
+    #[inline(never)]
+    fn steer_outside(&mut self, event: Event<'_>, signals: &Signals) -> Decision {
+        if self.cold.window.is_programmed() {
+            self.steer_programmed(event, signals)
+        } else {
+            self.steer_rate(event, signals)
         }
     }
 
-    /// A program begins to steer the flow, or takes the place of the one before; its changes are made. `at` is the flow's state now.
-    // SETUP: the slow path calls it when an agent chooses a program.
-    pub fn begin_program(&mut self, start: &Start, at: &Situation) {
-        match &mut self.cold.program {
-            Some(program) => program.replace(start, at.now_us),
-            None => {
-                let rate = self.cold.pace_rate;
-                self.cold.program = Some(Box::new(FlowProgram::new(start, at, self.tx.snd_max, rate)));
-                self.cold.window.give_to_program();
-                self.leave_repair_alone();
-            }
+    /// As [`steer`](Self::steer), for an algorithm that decides the rate.
+    fn steer_rate(&mut self, event: Event<'_>, signals: &Signals) -> Decision {
+        let cold = &mut *self.cold;
+        let same = Decision { cwnd: self.tx.cwnd, pace_rate: cold.pace_rate, is_echo_answered: false };
+        let decision = cold.law.on(event, signals).unwrap_or(same);
+        cold.window.follow(event, signals, &decision);
+        if cold.pace_rate != decision.pace_rate {
+            cold.change_pace(decision.pace_rate, signals.now);
         }
-        self.change_program(&start.changes);
-    }
-
-    /// Makes changes of the flow's program between two runs. False, and nothing done, if the flow has none.
-    pub fn change_program(&mut self, changes: &Changes) -> bool {
-        let Some(program) = &mut self.cold.program else { return false };
-        program.change(changes);
-        let rate = program.rate();
-        self.decide(changes.cwnd.unwrap_or(u64::from(self.tx.cwnd)), rate);
-        true
-    }
-
-    /// The flow goes back to its algorithm, with a window no larger than what is in flight (`pipe` bytes). The program that ends, if
-    /// there was one.
-    pub fn end_program(&mut self, now: Instant, pipe: u32) -> Option<Box<FlowProgram>> {
-        let program = self.cold.program.take()?;
-        self.cold.window.take_from_program(now, pipe);
-        self.tx.cwnd = self.cold.window.cwnd();
-        self.cold.set_pace(self.cold.window.pace_rate(self.cold.srtt_us));
-        self.leave_repair_alone();
-        Some(program)
-    }
-
-    /// Whoever decides about the window from now on has not reduced it for the losses that are being repaired: undoing the repair does not
-    /// bring back the window, and the law, from before. Proportional rate reduction begins anew.
-    fn leave_repair_alone(&mut self) {
-        let flight = self.tx.in_flight().max(1);
-        let r = &mut self.cold.recovery;
-        (r.before, r.may_undo) = (self.cold.window, false);
-        (r.prr_delivered, r.prr_out, r.prr_flight) = (0, 0, flight);
-    }
-
-    /// The state of the flow that its program is told of; `pipe` are the bytes in the network, `pending` those that the application has
-    /// written and that were never sent.
-    #[must_use]
-    pub fn situation(&self, now: Instant, pipe: u32, pending: u64) -> Situation {
-        let (tx, cold) = (&*self.tx, &*self.cold);
-        let held = if cold.runs > 0 { cold.recovery.held } else { 0 };
-        // Without SACK a duplicate acknowledgement stands for a segment.
-        let duplicates = u32::from(self.rx.dup_acks) * u32::from(tx.mss);
-        Situation {
-            now_us: now.as_us(),
-            acked: tx.tx_una,
-            delivered: tx.tx_una + u64::from(held.max(duplicates)),
-            lost: cold.recovery.lost_total,
-            pipe,
-            pending,
-            una: tx.snd_una,
-            mss: tx.mss,
-            cwnd: tx.cwnd,
-            min_rtt_us: cold.rtt_us_min,
+        if let Event::Timeout { .. } = event {
+            // What the bucket has saved up while nothing was acknowledged must not go at once.
+            cold.pace_at = cold.pace_at.max(signals.now);
         }
+        self.tx.cwnd = decision.cwnd;
+        decision
     }
 
-    /// "pipe": bytes in the network, as far as is known (RFC 6675 section 4). Not counted: data that the peer has reported, and lost data
-    /// that was not retransmitted.
-    #[must_use]
-    #[inline]
-    pub fn pipe(&self) -> u32 {
-        let gone = if self.cold.runs > 0 { self.cold.recovery.held + self.cold.recovery.lost } else { 0 };
-        self.tx.in_flight().saturating_sub(gone)
+    /// Switches to `algorithm`, with its form of ECN feedback. The window stays.
+    pub fn choose(&mut self, now: Instant, algorithm: Algorithm, rates: &RateSettings) {
+        let cold = &mut *self.cold;
+        if cold.window.algorithm() == algorithm {
+            return;
+        }
+        cold.window.switch(algorithm, now);
+        cold.law = RateLaw::new(algorithm, rates, self.tx.mss, now);
+        cold.limit_pace(cold.pace_most);
+        self.tx.cwnd = cold.window.cwnd();
+        if algorithm.wants_exact_echo() {
+            self.rx.set(state::EXACT_ECN);
+        } else {
+            self.rx.clear(state::EXACT_ECN);
+        }
     }
 
     /// As [`steer`](Self::steer), when the flow is about to send after a pause: see [`congestion::Window::is_restart_due`].
@@ -149,7 +96,12 @@ impl FlowMut<'_> {
         let signals = self.signals(now);
         if self.rx.has(state::RECOVERY) {
             // The repair of losses governs the window (RFC 9937), and returns it to congestion control at its end.
-            self.cold.window.on(Event::Mtu { mss }, &signals);
+            // (A flow whose rate is decided gets its window when the next acknowledgement comes.)
+            let cold = &mut *self.cold;
+            match cold.law.on(Event::Mtu { mss }, &signals) {
+                Some(decision) => cold.window.follow(Event::Mtu { mss }, &signals, &decision),
+                None => _ = cold.window.on(Event::Mtu { mss }, &signals),
+            }
         } else {
             self.steer(Event::Mtu { mss }, &signals);
         }

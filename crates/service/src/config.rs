@@ -106,8 +106,8 @@ options! {
     #[arg(env = "TOWPATH_NO_GSO", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     no_gso: bool,
     ["TCP over the port"]
-    /// Congestion control of flows without a choice of their own: reno, cubic, dctcp, constant:BYTES, ccp (any agent), or a name in
-    /// --cc-agents [default: cubic]
+    /// Congestion control of flows without a choice of their own: reno, cubic, dctcp, dctcp-rate, timely, bbr, constant:BYTES,
+    /// rate:KBIT, ccp (any agent), or a name in --cc-agents [default: cubic]
     #[arg(env = "TOWPATH_CONGESTION", value_name = "NAME")]
     congestion: Congestion,
     /// Rules that choose congestion control, the first one that fits counts: `app=iperf3 uid=1000 to=10.1.0.0/16 port=443 NAME` with any of
@@ -427,7 +427,12 @@ impl Options {
         let config = Config {
             policy: Policy::new(door, rules, sys::own_namespace(), limits),
             policy_source,
-            choices: choices(&link, agents.as_ref(), self.cc_rules.unwrap_or_default(), user.as_ref())?,
+            choices: agents::choices(
+                &link,
+                agents.as_ref(),
+                self.cc_rules.unwrap_or_default(),
+                user.as_ref(),
+            )?,
             link,
             agents,
             control: self.control.unwrap_or_else(control::default_control_path),
@@ -454,18 +459,6 @@ impl Options {
         config.check()?;
         Ok(config)
     }
-}
-
-/// What chooses congestion control; `user` is the one that the service becomes.
-fn choices(
-    link: &Link,
-    agents: Option<&AgentSettings>,
-    rules: Vec<CongestionRule>,
-    user: Option<&User>,
-) -> Result<Choices, ServiceError> {
-    let places = agents.map_or(&[][..], |agents| &agents.places);
-    let own_uid = user.map_or_else(rustix::process::geteuid, |user| user.uid).as_raw();
-    Choices::new(link.congestion, places, rules, own_uid).map_err(ServiceError::Congestion)
 }
 
 fn user(text: &str) -> Result<User, ServiceError> {

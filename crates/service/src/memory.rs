@@ -8,7 +8,7 @@ pub(crate) mod slots;
 
 use crate::cores::wakers::Bells;
 use crate::memory::residency::Pages;
-use flow::{AppRegion, tell};
+use flow::{AppRegion, Limits, tell};
 use queue::pages::Pool;
 use queue::stream::watcher;
 use queue::{Doorbell, Ring, Violation};
@@ -30,9 +30,9 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// A region without populated pages.
-    pub fn new(id: u32, index: u16, region: Region, fd: OwnedFd) -> Self {
-        Self { id, index, area: Arc::new(AppRegion::new(region)), fd }
+    /// A region without populated pages; `limits` bound what its application sends.
+    pub fn new(id: u32, index: u16, region: Region, fd: OwnedFd, limits: Limits) -> Self {
+        Self { id, index, area: Arc::new(AppRegion::with_limits(region, limits)), fd }
     }
 
     /// The mapping of the region.

@@ -1,4 +1,4 @@
-//! What the administrator allows the processes of each user: where to listen, where to connect, and how much to use. This file only
+//! What the administrator allows the processes of each user: where to listen, where to connect, how much to use and how fast to send. This file only
 //! decides: it opens no file, asks the kernel nothing and reads no clock.
 //!
 //! ```text
@@ -7,6 +7,7 @@
 //!   else   in the service's own network namespace all that Linux allows, in any other nothing
 //! ```
 
+pub(crate) mod buckets;
 pub(crate) mod permission;
 pub(crate) mod rates;
 
@@ -20,6 +21,7 @@ pub use parse::{Mistake, Names, parse};
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
 
 /// A process, as the rules see it.
@@ -83,6 +85,26 @@ impl Limits {
     };
 }
 
+/// What bounds the payload that a process sends to other hosts. Rates are in bytes per second; `None`: no bound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sending {
+    /// Number of the rule, from 1; 0: none fits the process.
+    pub rule: usize,
+    /// The rate of the process by itself.
+    pub per_process: Option<NonZeroU64>,
+    /// The rate of all processes of its user that the rule fits, together.
+    pub per_user: Option<NonZeroU64>,
+    /// The rate of all processes that the rule fits, together.
+    pub of_all: Option<NonZeroU64>,
+    /// Where processes wait for each other: how many parts it sends where others send one.
+    pub share: u16,
+}
+
+impl Sending {
+    /// No bound, and one part.
+    pub const UNBOUNDED: Self = Self { rule: 0, per_process: None, per_user: None, of_all: None, share: 1 };
+}
+
 /// One `[[rule]]` of the file. A limit that it does not set is the service's; without `listen` or `connect` all that Linux allows is
 /// allowed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -107,6 +129,14 @@ pub struct Rule {
     pub memory: Option<u64>,
     /// The key `connections_per_second`: see [`Limits::new_connections_per_second`].
     pub connections_per_second: Option<u32>,
+    /// The key `rate_per_process`: see [`Sending::per_process`].
+    pub rate_per_process: Option<NonZeroU64>,
+    /// The key `rate`: see [`Sending::per_user`].
+    pub rate: Option<NonZeroU64>,
+    /// The key `rate_of_all`: see [`Sending::of_all`].
+    pub rate_of_all: Option<NonZeroU64>,
+    /// The key `share`: see [`Sending::share`].
+    pub share: Option<u16>,
 }
 
 /// The users that may register at all.
@@ -283,6 +313,18 @@ impl Policy {
             new_connections_per_second: rule.connections_per_second.unwrap_or(all.new_connections_per_second),
             unfinished_hellos: all.unfinished_hellos,
         }
+    }
+
+    /// What bounds the process's sending.
+    #[must_use]
+    pub fn sending(&self, subject: &Subject) -> Sending {
+        self.rule(subject).map_or(Sending::UNBOUNDED, |(number, rule)| Sending {
+            rule: number,
+            per_process: rule.rate_per_process,
+            per_user: rule.rate,
+            of_all: rule.rate_of_all,
+            share: rule.share.unwrap_or(1),
+        })
     }
 }
 

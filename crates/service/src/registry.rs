@@ -23,6 +23,7 @@ use crate::memory::Memory;
 use crate::memory::region::{AppRegion, PairRegion, Relay};
 use crate::memory::slots::Slots;
 use crate::policy::Policy;
+use crate::policy::buckets::Buckets;
 use crate::policy::rates::Rates;
 use crate::registry::application::{Application, Family};
 use crate::report::profile_switch::Counting;
@@ -81,6 +82,8 @@ pub struct Registry {
     pub policy: Policy,
     /// Rates at which users begin connections.
     pub rates: Rates,
+    /// The buckets that bound what processes send to other hosts.
+    pub buckets: Buckets,
     /// Numbers of log lines that users have caused.
     pub log_limit: LogLimit,
     /// Registered processes, by id.
@@ -176,6 +179,7 @@ impl Registry {
             agents: None,
             policy: config.policy.clone(),
             rates: Rates::default(),
+            buckets: Buckets::default(),
             log_limit: LogLimit::default(),
             config,
             applications: HashMap::new(),

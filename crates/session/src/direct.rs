@@ -80,7 +80,7 @@ pub fn connect(
     queue.accepting().note_moment(cycles::moment());
     if !queue.accepting().push(grant) {
         link.block().region.store(0, Ordering::Release);
-        mapped.lease.give_back(mapped, remote, slot);
+        mapped.lease.give_back(mapped, slot);
         return None;
     }
     // If the listener has ended meanwhile, the service has found the grant, or it is still there.

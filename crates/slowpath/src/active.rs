@@ -12,6 +12,9 @@ use shm::half_flags;
 use std::net::IpAddr;
 use wire::{Endpoint, FourTuple, TcpFlags, TcpPacket};
 
+/// SYNs that ask for ECN when the algorithm needs it.
+const ECN_TRIES: u8 = 3;
+
 /// An active open under way.
 #[derive(Debug)]
 pub(crate) struct Opening {
@@ -148,8 +151,10 @@ impl SlowPath {
         let (tuple, core, iss, asked) = (opening.tuple, opening.owner.core, opening.iss, opening.options);
         let timeout = opening.timeout(&self.config);
         // "A host that receives no reply to an ECN-setup SYN within the normal SYN retransmission timeout interval MAY resend the
-        // SYN and any subsequent SYN retransmissions with CWR and ECE cleared" (RFC 3168 section 6.1.1.1).
-        let asks_ecn = opening.tries == 0 && self.asks_ecn(&asked);
+        // SYN and any subsequent SYN retransmissions with CWR and ECE cleared" (RFC 3168 section 6.1.1.1). An algorithm that does nothing
+        // sensible without ECN asks again, because most lost SYNs were lost by chance, but not for ever.
+        let tries_most = if self.needs_ecn(&asked) { ECN_TRIES } else { 1 };
+        let asks_ecn = opening.tries < tries_most && self.asks_ecn(&asked);
         let ecn = if asks_ecn { TcpFlags::ECE.with(TcpFlags::CWR) } else { TcpFlags::NONE };
         let (ack, flags, options) = match opening.crossed {
             None => (SeqNumber(0), TcpFlags::SYN.with(ecn), self.syn_options(now, &tuple, &asked)),

@@ -8,7 +8,7 @@ use crate::teardown::{Connection, State};
 use crate::time_wait::Remains;
 use crate::{Count, FlowOptions, SlowPath};
 use base::{Duration, Instant, SeqNumber};
-use congestion::Window;
+use congestion::{Algorithm, Window};
 use flow::{Command, FlowId, Install, InstallError, Timeouts, state};
 use shm::half_flags;
 use std::net::IpAddr;
@@ -166,9 +166,14 @@ impl SlowPath {
         self.config.asks_ecn = asks;
     }
 
-    /// True when ECN may be negotiated. Always for an algorithm that does not work without it.
+    /// The algorithm that a connection with these options gets.
+    fn algorithm(&self, asked: &FlowOptions) -> Algorithm {
+        asked.algorithm.unwrap_or(self.config.algorithm)
+    }
+
+    /// True when ECN may be negotiated: never for an algorithm that ignores marks, always for an algorithm that does not work without it.
     pub(crate) fn speaks_ecn(&self, asked: &FlowOptions) -> bool {
-        self.is_ecn_on || self.needs_ecn(asked)
+        self.is_ecn_on && self.algorithm(asked).heeds_marks() || self.needs_ecn(asked)
     }
 
     /// True when our SYN asks for ECN.
@@ -177,8 +182,8 @@ impl SlowPath {
     }
 
     /// True when the algorithm that such a connection gets does not work without ECN.
-    fn needs_ecn(&self, asked: &FlowOptions) -> bool {
-        asked.algorithm.unwrap_or(self.config.algorithm).needs_ecn()
+    pub(crate) fn needs_ecn(&self, asked: &FlowOptions) -> bool {
+        self.algorithm(asked).needs_ecn()
     }
 
     /// The options agreed on with the sender of `packet`, a SYN or SYN-ACK.

@@ -6,7 +6,7 @@ use crate::{Config, SlowPath};
 use base::{Duration, Instant};
 use congestion::Algorithm;
 use control::SocketOptions;
-use flow::{FlowId, FlowMut, class, state};
+use flow::{FlowId, class};
 use std::net::IpAddr;
 use std::num::NonZeroU64;
 
@@ -149,7 +149,7 @@ impl SlowPath {
     pub fn set_options(&mut self, now: Instant, flow: FlowId, options: &FlowOptions) {
         let live = self.connections.get_mut(&flow).filter(|c| !c.is_over && !c.is_orphan);
         let Some(connection) = live else { return };
-        let tuple = connection.tuple;
+        let (tuple, region) = (connection.tuple, connection.owner.region);
         let before = std::mem::replace(&mut connection.options, *options);
         if before.keepalive != options.keepalive {
             self.keepalive_changed(now, flow);
@@ -159,7 +159,8 @@ impl SlowPath {
             self.with_flow(flow, |parts| parts.cold.limit_receive(bytes, parts.rx.rcv_shift));
         }
         if before.max_pacing_rate != options.max_pacing_rate {
-            let most = options.max_pacing_rate.map_or(0, NonZeroU64::get);
+            let allowed = self.region(region).and_then(|region| region.limits().rate());
+            let most = options.max_pacing_rate.into_iter().chain(allowed).min().map_or(0, NonZeroU64::get);
             self.with_flow(flow, |parts| parts.cold.limit_pace(most));
         }
         let is_express =
@@ -170,7 +171,8 @@ impl SlowPath {
         });
         let algorithm = options.algorithm.unwrap_or(self.config.algorithm);
         if before.algorithm != options.algorithm {
-            self.with_flow(flow, |parts| switch(now, parts, algorithm));
+            let rates = self.flow_config().rates;
+            self.with_flow(flow, |parts| parts.choose(now, algorithm, &rates));
         }
     }
 
@@ -209,21 +211,6 @@ impl SlowPath {
     #[must_use]
     pub fn options(&self, flow: FlowId) -> Option<&FlowOptions> {
         self.connections.get(&flow).map(|c| &c.options)
-    }
-}
-
-/// Switches a flow to another algorithm, with its form of ECN feedback.
-fn switch(now: Instant, parts: &mut FlowMut<'_>, algorithm: Algorithm) {
-    let window = &mut parts.cold.window;
-    if window.algorithm() == algorithm {
-        return;
-    }
-    window.switch(algorithm, now);
-    parts.tx.cwnd = window.cwnd();
-    if algorithm.wants_exact_echo() {
-        parts.rx.set(state::EXACT_ECN);
-    } else {
-        parts.rx.clear(state::EXACT_ECN);
     }
 }
 

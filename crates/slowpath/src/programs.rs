@@ -198,9 +198,10 @@ impl SlowPath {
     /// with the program. False if the flow is over or has no program.
     pub fn end_program(&mut self, now: Instant, name: FlowName) -> bool {
         let Some(flow) = self.live(name) else { return false };
+        let rates = &self.flow_config().rates;
         let ended: Option<Box<FlowProgram>> = self.with_flow(flow, |parts| {
             let pipe = parts.pipe();
-            parts.end_program(now, pipe)
+            parts.end_program(now, pipe, rates)
         });
         if ended.is_some() {
             self.programs.running -= 1;

@@ -14,9 +14,12 @@ mod common;
 #[path = "congestion/place.rs"]
 mod place;
 
+use ccp_wire::{Fields, Message};
 use place::{Peer, Place, Program};
 use serde_json::Value;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The name of the test that plays `ROLE`.
 const ROLE_TEST: &str = "role";
@@ -40,6 +43,7 @@ fn role() {
         "names" => names(),
         "rules" => rules(),
         "agent-comes-and-goes" => agent_comes_and_goes(),
+        "hostile" => hostile(),
         "released-agent" => released_agent(),
         "agent" => agent::serve(),
         other => panic!("no role {other}"),
@@ -133,7 +137,7 @@ fn an_agent_gets_live_flows_its_death_falls_back_and_its_return_resumes() {
 }
 
 fn agent_comes_and_goes() {
-    let place = Place::with_agents(&["--congestion", "cubic"], "/agent");
+    let place = Place::with_agents(&["--congestion", "cubic", "--cc-rate-max", "3000000"], "/agent");
     let peer = Peer::listen();
     let mut program = place.start("connect", "10.80.0.2", peer.port(), "ccp");
     assert_eq!(program.lines(3)[2], "connected ccp");
@@ -160,9 +164,10 @@ fn agent_comes_and_goes() {
     }
     let counted = place.json(&["stat"]);
     assert_eq!((&counted["agents"]["fallbacks"], &counted["agents"]["creates"]), (&2.into(), &2.into()));
+    assert!(counted["agents"]["reports"].as_u64().unwrap() > 2, "{counted}");
     assert!(
-        counted["agents"]["reports"].as_u64().unwrap() > 2
-            && counted["agents"]["clamps"].as_u64().unwrap() > 0
+        counted["agents"]["clamps"].as_u64().unwrap() >= 2,
+        "each agent asks for too high a rate: {counted}"
     );
 
     // From the agent to an algorithm of ours and back, while bytes go on.
@@ -182,6 +187,78 @@ fn agent_comes_and_goes() {
         peer.until_moved();
     }
     program.ends_with("end ccp", peer);
+}
+
+#[test]
+fn nonsense_floods_and_half_done_changes_harm_no_flow_and_are_counted() {
+    in_namespace("hostile");
+}
+
+fn hostile() {
+    let place = Place::with_agents(&[], "/agent");
+    let peer = Peer::listen();
+    let mut program = place.start("connect", "10.80.0.2", peer.port(), "ccp");
+    assert_eq!(program.lines(3)[2], "connected ccp");
+    let flow = place.flow_to(peer.port());
+    let service = place.agents_socket();
+    let count = |name: &str| place.json(&["stat"])["agents"][name].as_u64().unwrap();
+    // From no agent's address.
+    UnixDatagram::unbound().unwrap().send_to(&[3, 0, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0], &service).unwrap();
+    until("a stranger", || count("unknown_senders") == 1);
+
+    // An agent that has installed its program and then says only nonsense.
+    let agent = place.be_agent();
+    agent::install(&|message| send(&agent, &service, message));
+    until("a program", || count("installs") == 1);
+    let number = agent::told(&agent);
+    let malformed: [&[u8]; 6] = [
+        &[2, 0, 20, 0, 0, 0, 0, 0, 1, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255],
+        &[99, 0, 8, 0, 1, 0, 0, 0],
+        &[3, 0, 200, 0, 1, 0, 0, 0],
+        &[3, 0],
+        &[4, 0, 16, 0, 1, 0, 0, 0, 7, 0, 0, 0, 9, 0, 0, 0],
+        &[0xff; 1000],
+    ];
+    for (sent, bytes) in malformed.iter().enumerate() {
+        agent.send_to(bytes, &service).unwrap();
+        until("the refusal", || count("malformed") > sent as u64);
+    }
+    let change = |flow, program| Message::Change { flow, program, fields: Fields::of(&[]) };
+    send(&agent, &service, &change(number + 1_000, agent::PROGRAM));
+    send(&agent, &service, &change(number, 99));
+    until("both refusals", || count("unknown_flows") == 1 && count("unknown_programs") == 1);
+    // A flood in a thread, while the service answers and bytes go on.
+    agent.set_nonblocking(true).unwrap();
+    std::thread::scope(|scope| {
+        let over = AtomicBool::new(false);
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let _ = agent.send_to(&[99, 0, 8, 0, 1, 0, 0, 0], &service);
+            }
+        });
+        until("the flood", || count("malformed") > 500);
+        peer.until_moved();
+        over.store(true, Ordering::Relaxed);
+    });
+    place.until(&flow, "the default", |shown| {
+        shown["in_force"] == "cubic" && shown["why"] == "its agent has not chosen a program yet"
+    });
+    // Gone between INSTALL and CHANGE: the flow is told to the next agent, and nothing is left of this one.
+    drop(agent);
+    let _next = place.start_agent();
+    place.until(&flow, "a program", |shown| shown["in_force"] == "ccp");
+    peer.until_moved();
+    program.ends_with("end ccp", peer);
+}
+
+fn send(agent: &UnixDatagram, to: &Path, message: &Message<'_>) {
+    let mut bytes = Vec::new();
+    message.encode(&mut bytes).unwrap();
+    agent.send_to(&bytes, to).unwrap();
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    place::until(what, || is_so().then_some(()));
 }
 
 /// Folder with the program `cubic` of the released crate `generic_cong_avoid` 0.4.0.

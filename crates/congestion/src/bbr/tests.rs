@@ -2,6 +2,7 @@
 
 extern crate std;
 use super::*;
+use base::Duration;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::vec::Vec;
@@ -16,9 +17,6 @@ fn at(us: u64) -> Instant {
 struct Segment {
     ack_us: u64,
     sent_us: u64,
-    /// Bytes acknowledged when it was sent, and when the last of them were.
-    delivered: u64,
-    delivered_us: u64,
     is_lost: bool,
 }
 
@@ -34,7 +32,6 @@ struct Path {
     send_us: u64,
     sent: u64,
     delivered: u64,
-    delivered_us: u64,
     in_flight: VecDeque<Segment>,
     decision: Decision,
     /// Segments sent when the repair under way began, if one is.
@@ -56,7 +53,6 @@ impl Path {
             send_us: 0,
             sent: 0,
             delivered: 0,
-            delivered_us: 0,
             in_flight,
             decision,
             repairs: None,
@@ -93,16 +89,7 @@ impl Path {
         self.sent += 1;
         let is_lost = self.lost_one_in > 0 && self.sent.is_multiple_of(self.lost_one_in);
         let ack_us = self.free_us + self.trip_us / 2;
-        if self.in_flight.is_empty() {
-            self.delivered_us = self.now_us;
-        }
-        self.in_flight.push_back(Segment {
-            ack_us,
-            sent_us: self.now_us,
-            delivered: self.delivered,
-            delivered_us: self.delivered_us,
-            is_lost,
-        });
+        self.in_flight.push_back(Segment { ack_us, sent_us: self.now_us, is_lost });
         let gap_us = (u64::from(MSS) * 1_000_000).checked_div(self.decision.pace_rate);
         self.send_us = self.now_us + gap_us.unwrap_or(0);
     }
@@ -110,16 +97,12 @@ impl Path {
     fn acknowledge(&mut self, segment: &Segment) {
         let acked = if segment.is_lost { 0 } else { MSS };
         self.delivered += u64::from(acked);
-        self.delivered_us = self.now_us;
         let rtt_us = self.now_us - segment.sent_us;
         let s = Signals {
             acked_bytes: acked,
             in_flight: self.bytes_in_flight(),
             rtt_us: (acked > 0).then_some(rtt_us as u32),
             srtt_us: rtt_us as u32,
-            // As Linux: over the time between the acknowledgements, which a queue does not distort.
-            delivery_rate: (self.delivered - segment.delivered) * 1_000_000
-                / (self.now_us - segment.delivered_us),
             ..Signals::at(at(self.now_us))
         };
         let acknowledged = self.sent - self.in_flight.len() as u64;
@@ -158,7 +141,7 @@ fn startup_finds_the_bandwidth_and_drain_empties_the_queue() {
     let mut modes: Vec<Mode> = Vec::new();
     path.run(2_000_000, |p| {
         let mode = if let Mode::ProbeBandwidth { .. } = p.law.mode {
-            Mode::ProbeBandwidth { phase: 0, since: at(0) }
+            Mode::ProbeBandwidth { phase: 0, since: Stamp::of(at(0)) }
         } else {
             p.law.mode
         };
@@ -169,7 +152,10 @@ fn startup_finds_the_bandwidth_and_drain_empties_the_queue() {
             }
         }
     });
-    assert_eq!(modes, [Mode::Startup, Mode::Drain, Mode::ProbeBandwidth { phase: 0, since: at(0) }]);
+    assert_eq!(
+        modes,
+        [Mode::Startup, Mode::Drain, Mode::ProbeBandwidth { phase: 0, since: Stamp::of(at(0)) }]
+    );
     let kbit = path.law.model.bandwidth().kbit();
     assert!((47_000..=49_000).contains(&kbit), "{kbit}");
     let trip = path.law.model.round_trip_us();
@@ -184,7 +170,7 @@ fn the_link_is_used_with_a_short_queue_and_probed_every_ten_seconds() {
     let mut probes: Vec<(u64, u64)> = Vec::new();
     let (mut queue_us_max, mut queue_us_sum, mut count) = (0, 0, 0);
     path.run(30_000_000, |p| {
-        if let Mode::ProbeRoundTrip { until: Some(_), .. } = p.law.mode {
+        if let Mode::ProbeRoundTrip { since: Some(_), .. } = p.law.mode {
             assert!(p.bytes_in_flight() <= 4 * MSS);
             match probes.last_mut() {
                 Some((_, end)) if *end + 1_000_000 > p.now_us => *end = p.now_us,
@@ -265,22 +251,25 @@ fn a_timeout_leaves_one_segment_and_its_end_brings_the_window_back() {
 #[test]
 fn samples_of_an_idle_application_do_not_lower_the_bandwidth() {
     let mut law = Bbr::new(MSS as u16, at(0));
-    let mut ack = |us: u64, delivery_rate: u64, is_app_limited: bool| {
+    let mut ack = |us: u64, acked_bytes: u32, is_app_limited: bool| {
         let s = Signals {
-            acked_bytes: MSS,
+            acked_bytes,
             rtt_us: Some(1_000),
             srtt_us: 1_000,
-            delivery_rate,
             is_app_limited,
-            in_flight: 100 * MSS,
+            in_flight: acked_bytes,
             ..Signals::at(at(us))
         };
         law.on(Event::Ack, &s);
         law.model.bandwidth().kbit()
     };
-    assert_eq!(ack(1_000, 1_000_000, false), 8_000);
-    assert_eq!(ack(1_010, 125_000, true), 8_000);
-    assert_eq!(ack(1_020, 2_000_000, true), 16_000);
+    assert_eq!(ack(1_000, 1_000, false), 8_000);
+    assert_eq!(ack(1_500, 100, true), 8_000, "a sample lasts a round trip");
+    assert_eq!(ack(2_000, 100, true), 8_000);
+    assert_eq!(ack(3_000, 2_000, true), 16_000);
+    // Ten rounds of a slower path replace the larger one.
+    let slower: Vec<u32> = (4..=14).map(|ms| ack(ms * 1_000, 1_000, false)).collect();
+    assert_eq!((slower[8], slower[10]), (16_000, 8_000), "{slower:?}");
 }
 
 proptest! {

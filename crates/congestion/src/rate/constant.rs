@@ -17,6 +17,11 @@ impl ConstantRate {
         Self { rate, mss }
     }
 
+    /// The rate that the flow keeps.
+    pub(crate) const fn rate(&self) -> Rate {
+        self.rate
+    }
+
     /// Takes an event; the rate stays.
     pub fn on(&mut self, event: Event<'_>, s: &Signals) -> Decision {
         if let Event::Mtu { mss } = event {

@@ -65,8 +65,14 @@ impl RateDctcp {
         Self { rate: None, interval, acked: 0, marked: 0, alpha: ONE as u16, mss, is_slow_start: true }
     }
 
+    /// The rate in force; `None` until a round trip is known.
+    pub(crate) fn rate(&self) -> Option<Rate> {
+        self.rate
+    }
+
     /// Takes an event with the flow's state at that time.
     pub fn on(&mut self, event: Event<'_>, s: &Signals, settings: &RateDctcpSettings) -> Decision {
+        let was_marked = self.marked > 0 || s.marked_bytes > 0;
         match event {
             Event::Ack | Event::Partial => self.on_ack(s, settings),
             // "A DCTCP sender MUST react to loss episodes in the same way as conventional TCP" (RFC 8257 section 3.4): by half.
@@ -77,7 +83,9 @@ impl RateDctcp {
             // A rate does not depend on what is in flight. A needless reduction is made good by increase or slow start.
             Event::Duplicate { .. } | Event::Recovered { .. } | Event::Undo { .. } => {}
         }
-        decision(self.rate, s.srtt_us, self.mss)
+        // A peer that latches its echo (RFC 3168) is told by CWR that it was heard.
+        let is_echo_answered = matches!(event, Event::Ack) && self.marked == 0 && was_marked;
+        Decision { is_echo_answered, ..decision(self.rate, s.srtt_us, self.mss) }
     }
 
     fn on_ack(&mut self, s: &Signals, settings: &RateDctcpSettings) {

@@ -74,6 +74,11 @@ impl Timely {
         }
     }
 
+    /// The rate in force; `None` until a round trip is known.
+    pub(crate) fn rate(&self) -> Option<Rate> {
+        self.rate
+    }
+
     /// Takes an event with the flow's state at that time.
     pub fn on(&mut self, event: Event<'_>, s: &Signals, settings: &TimelySettings) -> Decision {
         match event {

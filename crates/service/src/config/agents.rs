@@ -1,8 +1,11 @@
 //! What is configured of agents of congestion control: every key has a value. Opens nothing.
 
 use crate::ServiceError;
-use crate::config::Options;
+use crate::choice::Choices;
 use crate::config::values::AgentPlace;
+use crate::config::{Link, Options};
+use crate::privilege::User;
+use control::CongestionRule;
 use std::path::PathBuf;
 
 /// Where an agent of Portus listens unless it is told otherwise.
@@ -64,4 +67,16 @@ impl Options {
             rate_max: self.cc_rate_max.unwrap_or(u64::MAX),
         }))
     }
+}
+
+/// What chooses congestion control; `user` is the one that the service becomes.
+pub(super) fn choices(
+    link: &Link,
+    agents: Option<&AgentSettings>,
+    rules: Vec<CongestionRule>,
+    user: Option<&User>,
+) -> Result<Choices, ServiceError> {
+    let places = agents.map_or(&[][..], |agents| &agents.places);
+    let own_uid = user.map_or_else(rustix::process::geteuid, |user| user.uid).as_raw();
+    Choices::new(link.congestion, places, rules, own_uid).map_err(ServiceError::Congestion)
 }

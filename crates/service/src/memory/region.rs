@@ -5,6 +5,7 @@ use crate::memory::residency::Pages;
 use crate::memory::slot_key::SlotKey;
 use crate::memory::slots::Slots;
 use crate::tcp::Flow;
+use flow::Limits;
 use rustix::fd::{AsFd, OwnedFd};
 use shm::{Half, Kind, Layout, Params, Region, RegionError, SockBlock};
 use std::collections::HashMap;
@@ -68,19 +69,20 @@ pub fn fitting(usual: Size, room: u64) -> Size {
 }
 
 impl AppRegion {
-    /// Makes a region for the process `owner`. `index` is the region's place in the threads' tables.
+    /// Makes a region for the process `owner`, the sending of which `limits` bound. `index` is the region's place in the threads' tables.
     pub fn create(
         id: u32,
         index: u16,
         owner: u32,
         Size { slots, data_len }: Size,
         bells: Vec<Arc<OwnedFd>>,
+        limits: Limits,
         now: Instant,
     ) -> Result<Self, RegionError> {
         let params = Params { kind: Kind::Application, id: u64::from(id), slots, data_len };
         let (region, fd) = Region::create(params)?;
         Ok(Self {
-            memory: Arc::new(Memory::new(id, index, region, fd)),
+            memory: Arc::new(Memory::new(id, index, region, fd, limits)),
             owner,
             sealed: false,
             growing: None,

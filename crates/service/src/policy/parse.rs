@@ -3,12 +3,18 @@
 use super::{Namespace, Place, Rule};
 use std::fmt;
 use std::net::IpAddr;
+use std::num::NonZeroU64;
 use std::ops::{Range, RangeInclusive};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// Most rules of one file: the control thread searches them at each listen and connect.
 const RULES_MAX: usize = 1024;
+/// Bounds of rates, bytes per second: a segment takes a second or two at the least.
+const RATE_MIN: u64 = 1_000;
+const RATE_MAX: u64 = 1_000_000_000_000;
+/// The largest share: a turn of such an application is 4 MiB.
+const SHARE_MAX: u16 = 64;
 
 /// Names that the parser looks up on this machine.
 pub trait Names {
@@ -105,10 +111,13 @@ fn set(
         "flows" => rule.flows = Some(number(value)?),
         "memory" => rule.memory = Some(memory(value)?),
         "connections_per_second" => rule.connections_per_second = Some(number(value)?),
-        "rate" => return Err((at, "a rate in bytes comes with a later version; leave it out".to_owned())),
+        "rate" => rule.rate = Some(rate(value)?),
+        "rate_per_process" => rule.rate_per_process = Some(rate(value)?),
+        "rate_of_all" => rule.rate_of_all = Some(rate(value)?),
+        "share" => rule.share = Some(share(value)?),
         _ => {
-            let known = "user, group, cgroup, namespace, listen, connect, applications, flows, memory or \
-                         connections_per_second";
+            let known = "user, group, cgroup, namespace, listen, connect, applications, flows, memory, \
+                         connections_per_second, rate, rate_per_process, rate_of_all or share";
             return Err((at, format!("expected one of the keys {known}")));
         }
     }
@@ -189,6 +198,32 @@ fn memory(value: &Value<'_>) -> Result<u64, Wrong> {
     };
     let bytes = integer(value).or_else(|| value.get_ref().as_str().and_then(of_text));
     bytes.map_or_else(|| wrong(value, "bytes as a number, or text like \"256 MiB\" with KiB, MiB or GiB"), Ok)
+}
+
+/// Parses `"200 Mbit/s"` or `"25 MB/s"`, as bytes per second.
+fn rate(value: &Value<'_>) -> Result<NonZeroU64, Wrong> {
+    let of_text = |text: &str| {
+        let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
+        let number = number.parse::<u64>().ok()?;
+        let bytes = match unit.trim_start() {
+            "kbit/s" => number.checked_mul(125),
+            "Mbit/s" => number.checked_mul(125_000),
+            "Gbit/s" => number.checked_mul(125_000_000),
+            "kB/s" => number.checked_mul(1_000),
+            "MB/s" => number.checked_mul(1_000_000),
+            "GB/s" => number.checked_mul(1_000_000_000),
+            _ => None,
+        };
+        bytes.filter(|bytes| (RATE_MIN..=RATE_MAX).contains(bytes)).and_then(NonZeroU64::new)
+    };
+    let expected = "text like \"200 Mbit/s\" or \"25 MB/s\" with kbit, Mbit, Gbit, kB, MB or GB, from 8 kbit/s to 1000 GB/s";
+    value.get_ref().as_str().and_then(of_text).map_or_else(|| wrong(value, expected), Ok)
+}
+
+fn share(value: &Value<'_>) -> Result<u16, Wrong> {
+    let number = integer(value).and_then(|number| u16::try_from(number).ok());
+    let fitting = number.filter(|number| (1..=SHARE_MAX).contains(number));
+    fitting.map_or_else(|| wrong(value, "a whole number from 1 to 64"), Ok)
 }
 
 fn places(value: &Value<'_>) -> Result<Vec<Place>, Wrong> {

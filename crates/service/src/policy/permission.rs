@@ -124,6 +124,12 @@ impl Registry {
         })
     }
 
+    /// What bounds the sending of a process from its registration on.
+    pub fn sending_limits(&mut self, application: u32) -> flow::Limits {
+        let Some(subject) = self.subject(application) else { return flow::Limits::none() };
+        self.buckets.limits(subject.uid, &self.policy.sending(&subject))
+    }
+
     /// Puts rules in force that were read again, for `Report::Reload` or SIGHUP, and returns the report's answer. A file with an error
     /// changes nothing.
     pub fn put_in_force(&mut self, rules: Result<Vec<Rule>, String>) -> Answer {

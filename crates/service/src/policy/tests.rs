@@ -117,6 +117,21 @@ fn groups_control_groups_and_namespaces_tell_processes_apart() {
 }
 
 #[test]
+fn rates_and_shares_are_those_of_the_rule_that_fits() {
+    let all = policy(
+        "[[rule]]\nuser = \"www\"\nrate = \"200 Mbit/s\"\nrate_per_process = \"8 kbit/s\"\nshare = 64\n\
+         [[rule]]\nrate_of_all = \"2GB/s\"",
+    );
+    let rate = std::num::NonZeroU64::new;
+    let www =
+        Sending { rule: 1, per_process: rate(1000), per_user: rate(25_000_000), of_all: None, share: 64 };
+    assert_eq!(all.sending(&process(33)), www);
+    let other = Sending { rule: 2, of_all: rate(2_000_000_000), ..Sending::UNBOUNDED };
+    assert_eq!(all.sending(&process(34)), other);
+    assert_eq!(policy("[[rule]]\nuser = 5").sending(&process(33)), Sending::UNBOUNDED);
+}
+
+#[test]
 fn the_door_is_before_the_rules_and_a_rule_can_close_it() {
     let rules = parse("[[rule]]\nuser = 8\napplications = 0", &Machine).unwrap();
     let only = Door::Only { users: vec![7, 8], groups: vec![50] };
@@ -142,7 +157,11 @@ fn every_mistake_is_told_with_its_line_its_key_and_what_was_expected() {
         ("memory = \"256 MB\"", "memory", "with KiB, MiB or GiB instead of `256 MB`"),
         ("memory = \"99999999999999 GiB\"", "memory", "expected bytes"),
         ("flows = 4294967295", "flows", "a whole number from 0"),
-        ("rate = \"1 MiB\"", "rate", "a later version"),
+        ("rate = \"1 MiB\"", "rate", "text like \"200 Mbit/s\" or \"25 MB/s\" with kbit"),
+        ("rate = 1000", "rate", "instead of 1000"),
+        ("rate_per_process = \"7 kbit/s\"", "rate_per_process", "from 8 kbit/s"),
+        ("rate_of_all = \"99999999999999999999 Gbit/s\"", "rate_of_all", "to 1000 GB/s"),
+        ("share = 0", "share", "a whole number from 1 to 64 instead of 0"),
         ("colour = 1", "colour", "expected one of the keys user"),
     ] {
         let text = rule(line);

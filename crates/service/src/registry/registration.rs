@@ -250,7 +250,8 @@ impl Registry {
         };
         let usual = self.usual_size();
         let size = fitting(usual, room);
-        let region = match AppRegion::create(region_id, index as u16, id, size, bells, self.now) {
+        let limits = self.sending_limits(id);
+        let region = match AppRegion::create(region_id, index as u16, id, size, bells, limits, self.now) {
             Ok(region) => region,
             Err(e) => {
                 self.indices.release(index);

@@ -182,7 +182,9 @@ fn obey(sock: &Sock, option: Name, value: &[u8]) {
 
 /// Applies the options that were set before the connection was made.
 pub fn advise_all(sock: &Sock, link: &Endpoint) {
-    sock.settings().unwrap_or_default().options.apply_to(link);
+    if let Some(settings) = sock.settings() {
+        settings.options.apply_to(link);
+    }
     acknowledge_soon(link);
 }
 
@@ -248,7 +250,7 @@ pub fn repeat(sock: &Sock, fd: RawFd) {
 
 /// The options that the service's TCP obeys.
 pub fn of_socket(sock: &Sock) -> SocketOptions {
-    sock.settings().unwrap_or_default().options.told()
+    sock.settings().map_or_else(SocketOptions::default, |settings| settings.options.told())
 }
 
 /// True when the socket has `SO_REUSEADDR` set.

@@ -1,11 +1,12 @@
-//! An agent of congestion control in the messages of Portus, at the path in `AGENT`: it sets windows, and some that are too large.
+//! An agent of congestion control in the messages of Portus, at the path in `AGENT`: it sets windows, and a rate that is too large.
 
 use ccp_vm::{Builder, Primitive, Variable};
 use ccp_wire::{Fields, List, Message, Update, messages};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 
-const PROGRAM: u32 = 7;
+/// The number of the agent's only program.
+pub const PROGRAM: u32 = 7;
 
 /// Answers until it is killed.
 pub fn serve() {
@@ -27,17 +28,33 @@ pub fn serve() {
             match message.expect("the service sends what has a meaning") {
                 Message::Ready { .. } => install(&say),
                 Message::Create { flow, create } => {
-                    let window = window(20 * u64::from(create.mss));
-                    say(&Message::Change { flow, program: PROGRAM, fields: Fields::of(&window) });
+                    let [window] = window(20 * u64::from(create.mss));
+                    // More than there can be.
+                    let rate = Update { register: Variable::RATE.register(), value: u64::MAX };
+                    say(&Message::Change { flow, program: PROGRAM, fields: Fields::of(&[window, rate]) });
                 }
                 Message::Measure { flow, values, .. } if values.iter().next().is_some() => {
                     reports += 1;
-                    // Each fourth answer asks for more than there can be.
-                    let bytes = if reports % 4 == 0 { u64::MAX } else { 60_000 };
-                    say(&Message::Update { flow, fields: Fields::of(&window(bytes)) });
+                    let window = window(60_000 + 1_000 * (reports % 4));
+                    say(&Message::Update { flow, fields: Fields::of(&window) });
                 }
                 _ => {}
             }
+        }
+    }
+}
+
+/// Waits for a CREATE, and returns the flow's number.
+pub fn told(socket: &UnixDatagram) -> u32 {
+    let mut buffer = [0; 1024];
+    loop {
+        let len = socket.recv(&mut buffer).unwrap();
+        let created = messages(&buffer[..len]).find_map(|message| match message {
+            Ok(Message::Create { flow, .. }) => Some(flow),
+            _ => None,
+        });
+        if let Some(flow) = created {
+            return flow;
         }
     }
 }
@@ -47,7 +64,7 @@ fn window(bytes: u64) -> [Update; 1] {
 }
 
 /// Reports bytes acknowledged, every 10 ms.
-fn install(say: &dyn Fn(&Message<'_>)) {
+pub fn install(say: &dyn Fn(&Message<'_>)) {
     let mut program = Builder::new();
     let acked = program.volatile_report(0);
     program.always(|event| {

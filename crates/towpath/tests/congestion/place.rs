@@ -3,6 +3,7 @@
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// One BDP of queue.
 const LINK: &str = "rate=24mbit,delay=10ms,queue=40p";
 
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + PATIENCE;
     loop {
         if let Some(found) = look() {
@@ -172,6 +173,16 @@ impl Place {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", crate::ROLE_TEST, "--ignored", "--nocapture"]);
         Running(command.env("ROLE", "agent").env("AGENT", &self.agent).stdout(Stdio::null()).spawn().unwrap())
+    }
+
+    /// The service's socket towards agents.
+    pub fn agents_socket(&self) -> PathBuf {
+        self.folder.path().join("agents/cc")
+    }
+
+    /// A socket at the agent's place.
+    pub fn be_agent(&self) -> UnixDatagram {
+        UnixDatagram::bind(&self.agent).unwrap()
     }
 
     /// A `/tmp/ccp` of this namespace alone, and there the link by which agents that put it in front of all paths find the service.

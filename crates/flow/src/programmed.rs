@@ -1,0 +1,106 @@
+//! A flow's record under a program: how the program begins, what is enforced of its decisions, and how the flow goes back to its algorithm.
+//! Runs no program.
+
+use crate::{FlowMut, FlowProgram, Situation, Start};
+use base::Instant;
+use ccp_vm::Changes;
+use congestion::{Decision, Event, RateLaw, RateSettings, Signals};
+
+impl FlowMut<'_> {
+    /// As [`steer`](Self::steer), for a flow with a program: nothing but the program's own decisions, and the segment size as the least,
+    /// changes window and rate.
+    #[cold]
+    pub(crate) fn steer_programmed(&mut self, event: Event<'_>, signals: &Signals) -> Decision {
+        if let Event::Mtu { .. } = event {
+            self.cold.window.on(event, signals);
+            self.tx.cwnd = self.cold.window.cwnd();
+        }
+        Decision { cwnd: self.tx.cwnd, pace_rate: self.cold.pace_rate, is_echo_answered: false }
+    }
+
+    /// Enforces a decision of the flow's program: bytes of window, and bytes per second (0: no pacing).
+    #[inline]
+    pub fn decide(&mut self, cwnd: u64, rate: u64) {
+        self.cold.window.set_programmed(cwnd);
+        self.tx.cwnd = self.cold.window.cwnd();
+        if self.cold.pace_rate != rate {
+            self.cold.set_pace(rate);
+        }
+    }
+
+    /// A program begins to steer the flow, or takes the place of the one before; its changes are made. `at` is the flow's state now.
+    // SETUP: the slow path calls it when an agent chooses a program.
+    pub fn begin_program(&mut self, start: &Start, at: &Situation) {
+        match &mut self.cold.program {
+            Some(program) => program.replace(start, at.now_us),
+            None => {
+                self.cold.program = Some(Box::new(FlowProgram::new(start, at, self.tx.snd_max)));
+                self.cold.window.give_to_program();
+                self.leave_repair_alone();
+            }
+        }
+        self.change_program(&start.changes);
+    }
+
+    /// Makes changes of the flow's program between two runs. False, and nothing done, if the flow has none.
+    pub fn change_program(&mut self, changes: &Changes) -> bool {
+        let Some(program) = &mut self.cold.program else { return false };
+        program.change(changes);
+        let rate = program.rate();
+        self.decide(changes.cwnd.unwrap_or(u64::from(self.tx.cwnd)), rate);
+        true
+    }
+
+    /// The flow goes back to its algorithm, with a window no larger than what is in flight (`pipe` bytes). The program that ends, if
+    /// there was one.
+    pub fn end_program(&mut self, now: Instant, pipe: u32, rates: &RateSettings) -> Option<Box<FlowProgram>> {
+        let cold = &mut *self.cold;
+        let program = cold.program.take()?;
+        cold.window.take_from_program(now, pipe);
+        cold.law = RateLaw::new(cold.window.algorithm(), rates, self.tx.mss, now);
+        cold.limit_pace(cold.pace_most);
+        self.tx.cwnd = cold.window.cwnd();
+        self.leave_repair_alone();
+        Some(program)
+    }
+
+    /// Whoever decides about the window from now on has not reduced it for the losses that are being repaired: undoing the repair does not
+    /// bring back the window, and the law, from before. Proportional rate reduction begins anew.
+    fn leave_repair_alone(&mut self) {
+        let flight = self.tx.in_flight().max(1);
+        let r = &mut self.cold.recovery;
+        (r.before, r.may_undo) = (self.cold.window, false);
+        (r.prr_delivered, r.prr_out, r.prr_flight) = (0, 0, flight);
+    }
+
+    /// The state of the flow that its program is told of; `pipe` are the bytes in the network, `pending` those that the application has
+    /// written and that were never sent.
+    #[must_use]
+    pub fn situation(&self, now: Instant, pipe: u32, pending: u64) -> Situation {
+        let (tx, cold) = (&*self.tx, &*self.cold);
+        let held = if cold.runs > 0 { cold.recovery.held } else { 0 };
+        // Without SACK a duplicate acknowledgement stands for a segment.
+        let duplicates = u32::from(self.rx.dup_acks) * u32::from(tx.mss);
+        Situation {
+            now_us: now.as_us(),
+            acked: tx.tx_una,
+            delivered: tx.tx_una + u64::from(held.max(duplicates)),
+            lost: cold.recovery.lost_total,
+            pipe,
+            pending,
+            una: tx.snd_una,
+            mss: tx.mss,
+            cwnd: tx.cwnd,
+            min_rtt_us: cold.rtt_us_min,
+        }
+    }
+
+    /// "pipe": bytes in the network, as far as is known (RFC 6675 section 4). Not counted: data that the peer has reported, and lost data
+    /// that was not retransmitted.
+    #[must_use]
+    #[inline]
+    pub fn pipe(&self) -> u32 {
+        let gone = if self.cold.runs > 0 { self.cold.recovery.held + self.cold.recovery.lost } else { 0 };
+        self.tx.in_flight().saturating_sub(gone)
+    }
+}
