@@ -8,6 +8,7 @@ use crate::config::values::{AgentPlace, Congestion};
 use congestion::Algorithm;
 use control::{CongestionName, CongestionRule, FlowSelector, FlowSubject};
 use rustix::io::Errno;
+use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -60,6 +61,20 @@ pub struct Choice {
     pub law: Law,
     /// What has chosen the law.
     pub by: Chooser,
+}
+
+/// What decides about a flow, as it is shown.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Governed {
+    /// The congestion control that was chosen.
+    pub chosen: String,
+    /// What has chosen it.
+    pub chosen_by: String,
+    /// What decides now.
+    pub in_force: String,
+    /// Why that is not what was chosen, or does not work as it should.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 /// Where a rule comes from.

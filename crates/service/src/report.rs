@@ -9,7 +9,7 @@ pub(crate) mod statistics;
 pub mod text;
 
 use crate::agents::Agents;
-use crate::choice::report::Governed;
+use crate::choice::Governed;
 use crate::cores::Core;
 use crate::listen::direct::InUse;
 use crate::memory::region::{Connection, PairRegion, Relay, Stage};

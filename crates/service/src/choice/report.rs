@@ -2,7 +2,7 @@
 
 use crate::agents::Agents;
 use crate::agents::report::{AgentShown, ProgramShown};
-use crate::choice::{Law, Source};
+use crate::choice::{Governed, Law, Source};
 use crate::memory::slot_key::SlotKey;
 use crate::registry::{Answer, Registry};
 use crate::report::{Viewer, answer_of};
@@ -16,20 +16,6 @@ use std::net::SocketAddr;
 
 /// Bit of `TCP_INFO`'s options: ECN is in use.
 const HAS_ECN: u8 = 8;
-
-/// What decides about a flow.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Governed {
-    /// The congestion control that was chosen.
-    pub chosen: String,
-    /// What has chosen it.
-    pub chosen_by: String,
-    /// What decides now.
-    pub in_force: String,
-    /// Why that is not what was chosen, or does not work as it should.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub why: Option<String>,
-}
 
 #[derive(Debug, Serialize)]
 struct RuleShown {
