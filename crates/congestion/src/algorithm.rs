@@ -26,6 +26,10 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
+    /// The names, as they are read and printed; what stands in capitals is a number.
+    pub const NAMES: &[&str] =
+        &["reno", "cubic", "dctcp", "dctcp-rate", "timely", "bbr", "constant:BYTES", "rate:KBIT"];
+
     /// True when the algorithm does not work without ECN: the handshake asks for it and agrees to it, whatever the configuration says.
     #[must_use]
     pub const fn needs_ecn(self) -> bool {
@@ -51,6 +55,12 @@ impl Algorithm {
     pub const fn wants_exact_echo(self) -> bool {
         self.needs_ecn()
     }
+
+    /// True when the algorithm ignores congestion, so that it harms all other flows on its path: not for every user.
+    #[must_use]
+    pub const fn ignores_congestion(self) -> bool {
+        matches!(self, Self::Constant(_) | Self::Rate(_))
+    }
 }
 
 /// The text names no congestion control algorithm.
@@ -59,7 +69,10 @@ pub struct UnknownAlgorithm;
 
 impl fmt::Display for UnknownAlgorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a congestion control is one of reno, cubic, dctcp, dctcp-rate, timely, bbr, constant:BYTES, rate:KBIT")
+        f.write_str("a congestion control is one of ")?;
+        let mut names = Algorithm::NAMES.iter();
+        names.next().map_or(Ok(()), |first| f.write_str(first))?;
+        names.try_for_each(|name| write!(f, ", {name}"))
     }
 }
 
@@ -108,6 +121,16 @@ mod tests {
     extern crate std;
     use super::*;
     use std::string::ToString;
+
+    #[test]
+    fn each_name_is_read_and_the_message_has_all() {
+        let text = UnknownAlgorithm.to_string();
+        for name in Algorithm::NAMES {
+            let given = name.replace("BYTES", "65536").replace("KBIT", "1000");
+            assert!(given.parse::<Algorithm>().is_ok(), "{name}");
+            assert!(text.contains(name), "{text}");
+        }
+    }
 
     #[test]
     fn names_round_trip() {

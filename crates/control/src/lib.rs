@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod congestion;
 mod dial;
 mod line;
 mod message;
@@ -14,11 +15,14 @@ mod reason;
 mod tcp_info;
 
 pub use accept::AcceptRecord;
+pub use congestion::{
+    CongestionAsk, CongestionName, CongestionRule, FlowEnds, FlowSelector, FlowSubject, Prefix,
+};
 pub use dial::{DialError, Distrust, TRUST_UID_ENV, check_folder, dial};
 pub use line::{FDS_MAX, Line, LineError, MESSAGE_MAX, Received};
 pub use message::{
-    CONTROL_SLOT, ChannelWish, Congestion, Counting, Grant, Left, Lent, PROTOCOL, Parent, Push, RegionInfo,
-    Reply, Report, Request, Settings, SocketOptions, ToApplication, ToService, Unlisten, Welcome, grown,
+    CONTROL_SLOT, ChannelWish, Counting, Grant, Left, Lent, PROTOCOL, Parent, Push, RegionInfo, Reply,
+    Report, Request, Settings, SocketOptions, ToApplication, ToService, Unlisten, Welcome, grown,
 };
 pub use paths::{CONTROL_ENV, VERSIONS_ENV, default_control_path, own_control_path, versions};
 pub use reason::KernelReason;

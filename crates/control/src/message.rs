@@ -1,6 +1,7 @@
 //! The messages. Each request carries a number, which its reply repeats. Number 0 is a push: a message that answers no request.
 
 use crate::TcpInfo;
+use crate::congestion::{CongestionAsk, CongestionName};
 use crate::reason::KernelReason;
 use serde::{Deserialize, Serialize};
 use shm::{Kind, Params, Side};
@@ -108,8 +109,8 @@ pub struct SocketOptions {
     pub syn_count: u8,
     /// `TCP_DEFER_ACCEPT`: time to wait for first bytes, seconds.
     pub defer_accept: u16,
-    /// `TCP_CONGESTION`: the congestion control algorithm.
-    pub congestion: Congestion,
+    /// `TCP_CONGESTION`: the congestion control; `None`: the socket has chosen none.
+    pub congestion: Option<CongestionName>,
     /// `IP_TOS`, the whole byte.
     pub tos: u8,
     /// `IPV6_TCLASS`, the whole byte.
@@ -148,20 +149,6 @@ impl ChannelWish {
     pub fn named(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, wish)| *wish)
     }
-}
-
-/// `TCP_CONGESTION`: the algorithms that the service's TCP has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub enum Congestion {
-    /// The algorithm of the service's configuration.
-    #[default]
-    Unset,
-    /// The algorithm `reno` (RFC 5681).
-    Reno,
-    /// The algorithm `cubic` (RFC 9438).
-    Cubic,
-    /// The algorithm `dctcp` (RFC 8257).
-    Dctcp,
 }
 
 /// A connection with a descriptor that may appear in another process: after `exec`, or by `SCM_RIGHTS`.
@@ -385,6 +372,12 @@ pub enum Request {
         /// Id of the region.
         region: u32,
     },
+    /// Asks whether this process may choose the congestion control `name` (`TCP_CONGESTION`). Reply `Done`; or `Refused` with ENOENT if there
+    /// is none of that name, with EPERM if the process may not have it.
+    Congestion {
+        /// The name that the program has given.
+        name: CongestionName,
+    },
     /// Asks for `TCP_INFO` of a connection over the port. Reply `Info`.
     Info {
         /// Id of the application region.
@@ -412,7 +405,7 @@ pub enum Request {
 }
 
 /// The reports, and what the command line may ask the service to do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Report {
     /// Every socket, with state and counters.
     Sockets,
@@ -428,6 +421,8 @@ pub enum Report {
     Reload,
     /// List sessions with other services, their channels and sockets.
     Channels,
+    /// List or change what chooses congestion control.
+    Congestion(CongestionAsk),
 }
 
 /// A change of cycle counting.

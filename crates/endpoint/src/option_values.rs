@@ -3,7 +3,7 @@
 //! The socket library leaves the last two to the kernel's socket behind each descriptor. The simulator has no such socket: there
 //! [`Rule::check`] and [`Rule::answer`] stand for the kernel.
 
-use control::Congestion;
+use control::CongestionName;
 use libc::IPPROTO_IP;
 use rustix::io::Errno;
 use std::time::Duration;
@@ -30,9 +30,10 @@ pub fn put(out: &mut [u8], value: &[u8]) -> usize {
     n
 }
 
-/// Copies the name of a congestion control to `out`, as [`put`]. Linux: 16 bytes, zeros included.
+/// Copies the name of a congestion control to `out`, as [`put`]. Linux: 16 bytes, zeros included, and at least one of them.
 pub fn put_congestion(out: &mut [u8], name: &str) -> usize {
     let mut bytes = name.as_bytes().to_vec();
+    bytes.truncate(15);
     bytes.resize(16, 0);
     put(out, &bytes)
 }
@@ -61,17 +62,6 @@ pub(crate) fn timeval(value: &[u8]) -> Option<Duration> {
 pub(crate) fn linger(value: &[u8]) -> Option<u32> {
     let seconds = value.get(4..).and_then(int).unwrap_or(0) as u32;
     int(value).is_some_and(|on| on != 0).then_some(seconds)
-}
-
-/// The congestion control of that name, if the service's TCP implements it.
-#[must_use]
-pub fn congestion(name: &[u8]) -> Option<Congestion> {
-    match name.split(|&byte| byte == 0).next()? {
-        b"reno" => Some(Congestion::Reno),
-        b"cubic" => Some(Congestion::Cubic),
-        b"dctcp" => Some(Congestion::Dctcp),
-        _ => None,
-    }
 }
 
 /// The value of `IPV6_TCLASS`, where -1 means the default.
@@ -148,7 +138,9 @@ impl Rule {
             Self::Segment => matches!(number?, 0 | 88..=32_767),
             Self::Linger => value.len() >= size_of::<libc::linger>(),
             Self::Time => value.len() >= size_of::<libc::timeval>(),
-            Self::Congestion => congestion(value).map(|_| true).ok_or(Errno::NOENT)?,
+            Self::Congestion if value.is_empty() => false,
+            // Which names exist, the host knows.
+            Self::Congestion => CongestionName::of_option(value).map(|_| true).ok_or(Errno::NOENT)?,
             Self::Kernel => return Err(Errno::NOPROTOOPT),
         };
         if is_valid { Ok(()) } else { Err(Errno::INVAL) }

@@ -9,10 +9,10 @@
 //! ```
 
 use crate::Endpoint;
-use crate::option_values::{Rule, congestion, deferral, doubled, int};
+use crate::option_values::{Rule, deferral, doubled, int};
 use crate::option_values::{linger, number, pacing_rate, timeval, traffic_class};
 use crate::send_buffer::BUFFER_MIN;
-use control::{ChannelWish, SocketOptions};
+use control::{ChannelWish, CongestionName, SocketOptions};
 use libc::*;
 use libc::{IPPROTO_IP as IP, IPPROTO_IPV6 as IPV6, IPPROTO_TCP as TCP, SOL_SOCKET as SOCKET};
 use rustix::io::Errno;
@@ -180,6 +180,12 @@ impl Options {
         number(level, self.find(level, name)?)
     }
 
+    /// The congestion control that was chosen by `TCP_CONGESTION`.
+    #[must_use]
+    pub fn congestion(&self) -> Option<CongestionName> {
+        self.find(TCP, TCP_CONGESTION).and_then(CongestionName::of_option)
+    }
+
     /// True when the option was set to a number other than 0.
     #[must_use]
     pub fn is_on(&self, level: i32, name: i32) -> bool {
@@ -245,7 +251,7 @@ impl Options {
             linger2: tcp(TCP_LINGER2).clamp(-1, i32::from(i16::MAX)) as i16,
             syn_count: byte(tcp(TCP_SYNCNT)),
             defer_accept: short(tcp(TCP_DEFER_ACCEPT)),
-            congestion: self.find(TCP, TCP_CONGESTION).and_then(congestion).unwrap_or_default(),
+            congestion: self.congestion(),
             tos: self.number(IP, IP_TOS).unwrap_or(0) as u8,
             may_fragment: self.number(IP, IP_MTU_DISCOVER) == Some(IP_PMTUDISC_DONT),
             traffic_class: traffic_class(self.number(IPV6, IPV6_TCLASS)),

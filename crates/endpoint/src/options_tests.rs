@@ -1,6 +1,6 @@
 use super::*;
 use crate::stream::tests::{ends, send};
-use control::Congestion;
+use control::CongestionName;
 use std::sync::atomic::Ordering;
 
 const fn ints(on: i32, seconds: i32) -> [u8; 8] {
@@ -49,7 +49,8 @@ fn values_are_refused_rounded_and_returned_as_by_linux() {
     let tos = Name::new(IP, IP_TOS);
     assert_eq!(options.accept(tos, &[8]), Ok(None), "level IP takes a byte");
     assert_eq!(options.accept(Name::new(TCP, TCP_CORK), &[1]), Err(Errno::INVAL));
-    assert_eq!(options.accept(Name::new(TCP, TCP_CONGESTION), b"vegas"), Err(Errno::NOENT));
+    assert_eq!(options.accept(Name::new(TCP, TCP_CONGESTION), b"no name"), Err(Errno::NOENT));
+    assert_eq!(options.accept(Name::new(TCP, TCP_CONGESTION), b""), Err(Errno::INVAL));
 }
 
 #[test]
@@ -73,7 +74,7 @@ fn the_service_is_told_what_was_set() {
         receive_buffer: 60_000,
         max_pacing_rate: 1 << 40,
         linger2: -1,
-        congestion: Congestion::Reno,
+        congestion: CongestionName::of_option(b"reno"),
         tos: 0x10,
         may_fragment: true,
         ..SocketOptions::default()

@@ -1,17 +1,23 @@
 //! The configuration of the service. Each key can be given as a flag, as a `TOWPATH_*` variable and in one TOML file; a flag overrides a
 //! variable, a variable the file, the file the default.
 
+mod agents;
 pub(crate) mod channels;
-pub(crate) mod link;
+mod link;
 pub(crate) mod values;
 
+pub use agents::AgentSettings;
+pub use link::Link;
+
 use crate::channels::rules::ChannelRule;
-use crate::config::values::{Congestion, Mac, Network, PortChoice, PortKind, Rate};
+use crate::choice::Choices;
+use crate::config::values::{AgentPlace, Congestion, Mac, Network, PortChoice, PortKind, Rate};
 use crate::policy::{self, Door, Limits, Policy, Source};
 use crate::privilege::User;
 use crate::{ServiceError, sys};
 use base::limits::{RECEIVE_MAX_DEFAULT, RING_MAX, RING_MAX_DEFAULT, SLOTS_MAX};
 use clap::{Args, ValueEnum};
+use control::CongestionRule;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::num::NonZeroU16;
@@ -102,9 +108,14 @@ options! {
     #[arg(env = "TOWPATH_NO_GSO", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     no_gso: bool,
     ["TCP over the port"]
-    /// Congestion control: reno, cubic, dctcp or constant:BYTES [default: cubic]
+    /// Congestion control of flows without a choice of their own: reno, cubic, dctcp, dctcp-rate, timely, bbr, constant:BYTES,
+    /// rate:KBIT, ccp (any agent), or a name in --cc-agents [default: cubic]
     #[arg(env = "TOWPATH_CONGESTION", value_name = "NAME")]
     congestion: Congestion,
+    /// Rules that choose congestion control, the first one that fits counts: `app=iperf3 uid=1000 to=10.1.0.0/16 port=443 NAME` with any of
+    /// these parts; TCP_CONGESTION of a socket comes first [default: none]
+    #[arg(env = "TOWPATH_CC_RULES", value_delimiter = ',', value_name = "RULE")]
+    cc_rules: Vec<CongestionRule>,
     /// Connections with one of these ports go before others, as those with SO_PRIORITY 6 or IP_TOS 16 do [default: none]
     #[arg(env = "TOWPATH_EXPRESS_PORTS", value_delimiter = ',', value_name = "PORT")]
     express_ports: Vec<NonZeroU16>,
@@ -133,6 +144,28 @@ options! {
     /// Most connections over the port at once [default: 65536]
     #[arg(env = "TOWPATH_MAX_FLOWS", value_name = "N")]
     max_flows: u32,
+    ["Agents of congestion control"]
+    /// Absolute path of the UNIX datagram socket that agents answer to, in a folder that only root or the service can write [default:
+    /// none, no agents]
+    #[arg(env = "TOWPATH_CC_SOCKET", value_name = "PATH")]
+    cc_socket: PathBuf,
+    /// Paths that agents bind, each perhaps with the name of what it serves: PATH or NAME=PATH; an agent without a name serves `ccp`
+    /// [default: /tmp/ccp/portus]
+    #[arg(env = "TOWPATH_CC_AGENTS", value_delimiter = ',', value_name = "[NAME=]PATH")]
+    cc_agents: Vec<AgentPlace>,
+    /// Reports, and announcements of flows, to all agents together, per second; when more are due, reports merge [default: 20000]
+    #[arg(env = "TOWPATH_CC_REPORTS", value_name = "N")]
+    cc_reports: u32,
+    /// Users beside root and the service's own whose processes may be agents, by number; they see only flows of their own user [default:
+    /// none]
+    #[arg(env = "TOWPATH_CC_ALLOW_UIDS", value_delimiter = ',', value_name = "UID")]
+    cc_allow_uids: Vec<u32>,
+    /// Largest window that an agent may set, bytes [default: 1073741824]
+    #[arg(env = "TOWPATH_CC_WINDOW_MAX", value_name = "BYTES")]
+    cc_window_max: u64,
+    /// Largest rate that an agent may set, bytes per second [default: no limit]
+    #[arg(env = "TOWPATH_CC_RATE_MAX", value_name = "BYTES")]
+    cc_rate_max: u64,
     ["Channels to other hosts with this service"]
     /// Hosts with which channels are made, with prefix length: 10.9.0.0/24. Without a secret these hosts are trusted [default: none, no
     /// channels]
@@ -220,55 +253,6 @@ options! {
     log: String,
 }
 
-/// Options of the port's link, and of TCP over it.
-#[derive(Clone, Debug)]
-pub struct Link {
-    /// Name of the interface; for a TAP it may contain `%d`.
-    pub name: String,
-    /// Network namespace of the interface, by name or path; `None`: the service's own.
-    pub namespace: Option<String>,
-    /// The service's addresses on the link, with prefix lengths.
-    pub own: Vec<Network>,
-    /// Addresses of the kernel's side of a TAP, with prefix lengths.
-    pub host: Vec<Network>,
-    /// Gateways, at most one of each address family.
-    pub gateways: Vec<IpAddr>,
-    /// Ethernet address of the service; `None`: a random one.
-    pub mac: Option<Mac>,
-    /// Bytes of the largest IP packet; `None`: the port's default.
-    pub mtu: Option<u16>,
-    /// The port computes checksums.
-    pub checksum: bool,
-    /// The port cuts super-frames into segments.
-    pub gso: bool,
-    /// Congestion control of new connections, unless a socket chooses another.
-    pub congestion: Congestion,
-    /// TCP ports of connections that go before others.
-    pub express_ports: Vec<NonZeroU16>,
-    /// Whether SACK, timestamps, window scaling and ECN are used, in this order.
-    pub switches: [bool; 4],
-    /// First receive buffer of a connection, bytes, a power of two.
-    pub buffer_initial: u32,
-    /// TTL or hop limit of sent segments, from 1.
-    pub hop_limit: u8,
-    /// First bound of a connection's unsent and unacknowledged bytes; 0: no bound.
-    pub send_buffer: u32,
-    /// Number of flow records: most connections over the port.
-    pub flows: u32,
-    /// Share of packets lost, for tests.
-    pub loss: Rate,
-    /// Share of packets reordered, for tests.
-    pub reorder: Rate,
-    /// Share of packets duplicated, for tests.
-    pub duplicate: Rate,
-    /// Share of packets with a changed byte, for tests.
-    pub corrupt: Rate,
-    /// Share of packets cut short, for tests.
-    pub truncate: Rate,
-    /// Seed of the injected faults.
-    pub seed: u64,
-}
-
 /// The configuration in use: every key has a value.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -282,6 +266,10 @@ pub struct Config {
     pub link: Link,
     /// Channels to other hosts; `None`: there are none.
     pub channels: Option<channels::Settings>,
+    /// What chooses congestion control at start.
+    pub choices: Choices,
+    /// Agents of congestion control; `None`: there are none.
+    pub agents: Option<AgentSettings>,
     /// Which applications may share pair regions.
     pub sharing: Sharing,
     /// Users that may register. Empty together with `allow_gids`: the default rule, see `door`.
@@ -342,6 +330,8 @@ impl Options {
         let differs = toml::to_string(&self).unwrap_or_default().lines().map(str::to_owned).collect();
         self.check_port()?;
         let link = self.link();
+        let agents = self.agents()?;
+        let user = self.user.as_deref().map(user).transpose()?;
         let is_shared = self.sharing == Some(Sharing::Always);
         let channels = channels::settings(&self, is_shared)?;
         let private = self.private.unwrap_or(false);
@@ -356,8 +346,15 @@ impl Options {
         let config = Config {
             policy: Policy::new(door, rules, sys::own_namespace(), limits),
             policy_source,
+            choices: agents::choices(
+                &link,
+                agents.as_ref(),
+                self.cc_rules.unwrap_or_default(),
+                user.as_ref(),
+            )?,
             link,
             channels,
+            agents,
             control: self.control.unwrap_or_else(control::default_control_path),
             private,
             port: self.port.map_or(PortKind::None, |port| port.kind),
@@ -373,7 +370,7 @@ impl Options {
             receive_max: self.ring_max.unwrap_or(RECEIVE_MAX_DEFAULT),
             spin_ns: self.spin_us.unwrap_or(SPIN_US).saturating_mul(1000),
             cores: self.cores.unwrap_or(1),
-            user: self.user.as_deref().map(user).transpose()?,
+            user,
             is_of_root: rustix::process::geteuid().is_root(),
             syscall_filter: self.syscall_filter.unwrap_or(true),
             log: self.log.unwrap_or_else(|| "info".to_owned()),

@@ -10,7 +10,6 @@ use crate::cores::meter::CoreMeter;
 use crate::cores::wakers::Bells;
 use crate::cores::wakers::write_eventfd;
 use crate::daemon::clock::Clock;
-use crate::registry::registration::new_eventfd;
 use crate::relay::endpoint::End;
 use crate::relay::{Outcome, Relays};
 use crate::report::port_stats::Counted;

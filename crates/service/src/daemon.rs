@@ -9,6 +9,7 @@ pub(crate) mod helpers;
 pub(crate) mod log_limit;
 pub(crate) mod net_port;
 
+use crate::agents::Agents;
 use crate::config::Config;
 use crate::config::channels::Settings;
 use crate::cores::wakers::Bells;
@@ -24,7 +25,9 @@ use crate::report::Viewer;
 use crate::report::profile_switch::{Counting, Part};
 use crate::tcp::{self, Tcp};
 use crate::{ServiceError, privilege, sys};
-use control::{KernelReason, Line, LineError, Reply, Report, Request, ToApplication, ToService};
+use control::{
+    CongestionAsk, KernelReason, Line, LineError, Reply, Report, Request, ToApplication, ToService,
+};
 use fastpath::Others;
 use queue::Doorbell;
 use rustix::event::{Timespec, epoll};
@@ -53,6 +56,7 @@ pub(crate) const LINES: u64 = 1 << 32;
 const CORES: u64 = 2;
 const HELPERS: u64 = 3;
 const LISTENERS: u64 = 4;
+const AGENTS: u64 = 5;
 const BELLS: u64 = 2 << 32;
 
 /// A service that is ready: its control socket accepts connections.
@@ -89,6 +93,9 @@ fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Reg
     let mut opened = net_port::open(&config)?;
     let clock = Clock::start();
     address_claim::claim(&mut opened, &config.link, clock)?;
+    // Before anything is given up: a folder is made, and a file is protected.
+    let agents =
+        config.agents.as_ref().map(|settings| Agents::open(settings, &config, clock.now())).transpose()?;
     privilege::confine(&config)?;
     let core_bells: Result<Vec<Arc<OwnedFd>>, Errno> = opened.queues.iter().map(|_| new_eventfd()).collect();
     let common = Common {
@@ -115,6 +122,8 @@ fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Reg
     if let Some(settings) = channels {
         registry.begin_channels(hub_of(&settings)?, settings)?;
     }
+    registry.tcp.slow.watch_flows(agents.is_some());
+    registry.agents = agents;
     Ok(registry)
 }
 
@@ -175,6 +184,9 @@ impl Service {
             HELPERS,
             epoll::EventFlags::IN | epoll::EventFlags::ET,
         )?;
+        if let Some(agents) = &service.registry.agents {
+            service.watch(agents.set(), AGENTS, epoll::EventFlags::IN)?;
+        }
         for set in service.registry.listeners.alive.sets() {
             service.watch(set, LISTENERS, epoll::EventFlags::IN)?;
         }
@@ -220,6 +232,7 @@ impl Service {
                     // `hear_helpers` below takes the results.
                     _ if token == HELPERS => {}
                     _ if token == LISTENERS => self.registry.hear_ended_listeners(),
+                    _ if token == AGENTS => self.registry.hear_agents(),
                     _ => self.signal(),
                 }
                 self.detach_doomed();
@@ -257,7 +270,8 @@ impl Service {
         let deferred = self.registry.listeners.deferred.due();
         let held = self.registry.held.due();
         let helpers = self.helpers.due();
-        let at = [sweep, self.reap, self.leave, self.tcp_due, counting, held, deferred, helpers]
+        let agents = self.registry.agents_due();
+        let at = [sweep, self.reap, self.leave, self.tcp_due, counting, held, deferred, helpers, agents]
             .into_iter()
             .flatten()
             .min()?;
@@ -314,6 +328,7 @@ impl Service {
         self.registry.pump_tcp();
         self.detach_doomed();
         self.follow_bells();
+        self.registry.pump_agents();
         // Detaching processes may have closed flows.
         self.registry.pump_tcp();
         self.tcp_due = self.registry.tcp.due();
@@ -369,9 +384,7 @@ impl Service {
         if !self.registry.admits(who) {
             return Answer::refused(Errno::ACCESS, "the service's policy does not admit this user");
         }
-        let is_free =
-            !matches!(report, Report::Shutdown | Report::Reload | Report::Cycles(_)) || report == LOOK;
-        if is_free {
+        if report == LOOK || !changes_service(&report) {
             return self.registry.report(report, Viewer::of(who.uid));
         }
         let own = rustix::process::geteuid().as_raw();
@@ -518,6 +531,15 @@ impl Service {
                 self.over = true;
             }
         }
+    }
+}
+
+/// True for a report that ends the service, or changes what it does.
+const fn changes_service(report: &Report) -> bool {
+    match report {
+        Report::Shutdown | Report::Reload | Report::Cycles(_) => true,
+        Report::Congestion(ask) => matches!(ask, CongestionAsk::Set { .. }),
+        Report::Sockets | Report::Statistics | Report::Explain | Report::Channels => false,
     }
 }
 

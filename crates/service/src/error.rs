@@ -43,6 +43,8 @@ pub enum ServiceError {
     },
     /// The policy file cannot be used; the text says where the error is.
     Policy(String),
+    /// The choice of congestion control cannot be made; the text names the flag and says what to do.
+    Congestion(String),
     /// A value is out of range.
     Value {
         /// The key, as in the file; the names of flag and variable are made from it.
@@ -114,7 +116,7 @@ impl fmt::Display for ServiceError {
                 f,
                 "cannot filter system calls: {error}; with --syscall-filter false the service goes without"
             ),
-            Self::Port(text) | Self::Policy(text) => f.write_str(text),
+            Self::Port(text) | Self::Policy(text) | Self::Congestion(text) => f.write_str(text),
             Self::Os { doing, error } => write!(f, "cannot {doing}: {error}"),
         }
     }

@@ -10,10 +10,13 @@
 //!   channels  connections over channels to other hosts with this service
 //!   handover  connections on their way from one process to another                report    ss, stat, explain
 //!   process   what the kernel says of processes                                   privilege what the daemon gives up
+//!   choice    which congestion control a flow gets                              agents    congestion control by other processes
 //! ```
 #![deny(unsafe_code)]
 
+mod agents;
 mod channels;
+mod choice;
 mod config;
 mod cores;
 mod daemon;
@@ -32,8 +35,8 @@ pub mod report;
 mod sys;
 mod tcp;
 
-pub use config::values::{Congestion, Mac, Network, PortChoice, PortKind, Rate};
-pub use config::{Config, Link, Options, Sharing};
+pub use config::values::{AgentPlace, Congestion, Mac, Network, PortChoice, PortKind, Rate};
+pub use config::{AgentSettings, Config, Link, Options, Sharing};
 pub use daemon::Service;
 pub use daemon::control_socket::pid_behind;
 pub use error::ServiceError;

@@ -60,6 +60,7 @@ impl Registry {
             reuse_address: shown.reuse_address,
             namespace: shown.namespace,
             uid,
+            asked: None,
             options: slowpath::FlowOptions::default(),
             backlog,
             since: self.now,

@@ -7,7 +7,9 @@ pub(crate) mod application;
 pub(crate) mod reaper;
 pub(crate) mod registration;
 
+use crate::agents::Agents;
 use crate::channels::control::Channels;
+use crate::choice::Choices;
 use crate::config::Config;
 use crate::cores::Core;
 use crate::cores::wakers::{Bells, write_eventfd};
@@ -73,6 +75,10 @@ pub struct Registry {
     pub now: Instant,
     /// The configuration in use.
     pub config: Config,
+    /// What chooses congestion control.
+    pub choices: Choices,
+    /// Agents of congestion control, if any are configured.
+    pub agents: Option<Agents>,
     /// The policy in force.
     pub policy: Policy,
     /// Rates at which users begin connections.
@@ -168,6 +174,8 @@ impl Registry {
             namespace: sys::own_namespace(),
             to_seal: Vec::new(),
             port: String::new(),
+            choices: config.choices.clone(),
+            agents: None,
             policy: config.policy.clone(),
             rates: Rates::default(),
             buckets: Buckets::default(),

@@ -8,7 +8,9 @@ pub(crate) mod profile_switch;
 pub(crate) mod statistics;
 pub mod text;
 
+use crate::agents::Agents;
 use crate::channels::OWNER;
+use crate::choice::Governed;
 use crate::cores::Core;
 use crate::listen::direct::InUse;
 use crate::memory::region::{Connection, PairRegion, Relay, Stage, Use};
@@ -53,6 +55,11 @@ pub struct Socket<'a> {
     pub(crate) cwnd: u32,
     /// Payload bytes of a full segment; 0: unknown.
     pub(crate) mss: u32,
+    /// What decides about window and rate; `None`: within the host nothing does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) congestion: Option<Governed>,
+    /// Pacing rate, bytes per second; 0: unknown.
+    pub(crate) pacing_rate: u64,
     /// The further fields of `towpath explain`.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) detail: Option<Box<Detail<'a>>>,
@@ -84,7 +91,7 @@ impl Socket<'_> {
     /// Removes the fields that `viewer` may not see.
     fn hide_from(&mut self, viewer: Viewer) {
         if !viewer.sees(self.uid) {
-            (self.pid, self.process, self.detail) = (0, "-", None);
+            (self.pid, self.process, self.detail, self.congestion) = (0, "-", None, None);
         }
         if let Some(detail) = self.detail.as_mut().filter(|d| d.peer_uid.is_some_and(|uid| !viewer.sees(uid)))
         {
@@ -147,7 +154,9 @@ impl Registry {
                 let counted: Vec<_> = self.cores.iter().filter_map(Core::count).collect();
                 let traffic = Traffic::sum(&counted, &self.tcp.slow);
                 let channels = self.channel_totals();
-                serde_json::to_vec(&Summary { channels, ..self.statistics.summary(alive, traffic, viewer) })
+                let agents = self.agents.as_ref().map(Agents::counters).unwrap_or_default();
+                let summary = self.statistics.summary(alive, traffic, viewer);
+                serde_json::to_vec(&Summary { channels, agents, ..summary })
             }
             Report::Explain => {
                 self.sweep();
@@ -155,6 +164,7 @@ impl Registry {
             }
             Report::Cycles(wish) => self.whose_time(wish, viewer),
             Report::Channels => serde_json::to_vec(&self.channels_report(viewer)),
+            Report::Congestion(ask) => return self.congestion(&ask, viewer),
             Report::Shutdown | Report::Reload => {
                 return Answer::refused(Errno::PERM, "not to be had this way");
             }
@@ -225,16 +235,18 @@ impl Registry {
             let slot = s.owner.and_then(|owner| {
                 let region = self.regions.get(self.indices.get(u32::from(owner.region))?)?;
                 let (service, app) = region.memory.halves(owner.slot)?;
-                Some((region.owner, service, app))
+                let key = SlotKey { region: region.memory.id, slot: owner.slot };
+                Some((region.owner, service, app, key))
             });
             let info = s.flow.and_then(|flow| self.tcp.slow.info(self.tcp.now(), flow));
             let load = |word: &std::sync::atomic::AtomicU64| word.load(Relaxed);
             let mut line = self.blank(slot.map_or(0, |(owner, ..)| owner));
-            let halves = slot.as_ref().map(|(_, service, app)| (*service, *app));
+            let halves = slot.as_ref().map(|(_, service, app, _)| (*service, *app));
             let mut detail = explain::of_flow(s.state, halves, info.clone());
             detail.channel = s.owner.and_then(|owner| self.why_plain(owner.region, owner.slot));
             line.detail = Some(Box::new(detail));
-            if let Some((_, service, app)) = slot {
+            if let Some((_, service, app, key)) = slot {
+                line.congestion = self.governed(key, info.as_ref());
                 line.recv_queue = load(&service.tx_head).saturating_sub(load(&app.rx_tail));
                 line.send_queue = load(&app.tx_head).saturating_sub(load(&service.rx_tail));
                 (line.bytes_in, line.bytes_out) = (load(&app.rx_tail), load(&app.tx_head));
@@ -248,6 +260,7 @@ impl Registry {
                 rtt_us: info.as_ref().map_or(0, |i| i.rtt),
                 cwnd: info.as_ref().map_or(0, |i| i.snd_cwnd),
                 mss: info.as_ref().map_or(0, |i| i.snd_mss),
+                pacing_rate: info.as_ref().map_or(0, |i| i.pacing_rate),
                 ..line
             });
         });
@@ -321,6 +334,8 @@ impl Registry {
             rtt_us: 0,
             cwnd: 0,
             mss: 0,
+            congestion: None,
+            pacing_rate: 0,
             detail: None,
         }
     }

@@ -12,6 +12,7 @@ use crate::ServiceError;
 use crate::channels::control::TOKEN;
 use crate::channels::ends::At;
 use crate::channels::rules::Why;
+use crate::choice::Choice;
 use crate::config::Config;
 use crate::config::values::{Mac, PortKind};
 use crate::daemon::clock::Clock;
@@ -20,12 +21,12 @@ use crate::memory::Memory;
 use crate::memory::region::Use;
 use crate::memory::slot_key::SlotKey;
 use crate::registry::{Answer, Registry};
-use control::{AcceptRecord, KernelReason, RegionInfo, Reply, SocketOptions};
+use control::{AcceptRecord, CongestionName, KernelReason, RegionInfo, Reply, SocketOptions};
 use flow::{CommandSender, ExceptionReceiver, Flows};
 use queue::stream::close_for;
 use rustix::io::Errno;
 use shm::Side;
-use slowpath::{Connect, Event, OwnAddress, Owner, PendingId, Release, SlowPath};
+use slowpath::{Connect, Event, FlowName, OwnAddress, Owner, PendingId, Release, SlowPath};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -47,6 +48,12 @@ pub struct Flow {
     pub carrier: Carrier,
     /// Why it goes by channel or by plain TCP; `None`: the peer has opened it, or the service has no channels.
     pub why: Option<Why>,
+    /// The congestion control that its socket has chosen.
+    pub asked: Option<CongestionName>,
+    /// What decides about its window and rate.
+    pub choice: Choice,
+    /// Its name for agents, once it is established and there may be agents.
+    pub name: Option<FlowName>,
 }
 
 /// What carries the bytes of a connection to another host.
@@ -63,13 +70,6 @@ pub enum Carrier {
         /// The options for plain TCP, should channels fail before the connection is made.
         options: SocketOptions,
     },
-}
-
-impl Flow {
-    /// A plain connection of that application, with its own address and the peer's.
-    pub fn new(application: u32, ends: [SocketAddr; 2]) -> Self {
-        Self { application, closed: false, ends, carrier: Carrier::Tcp, why: None }
-    }
 }
 
 /// An address at which the slow path listens, for one or more listeners.
@@ -150,7 +150,7 @@ impl Tcp {
             gateway_v4,
             gateway_v6,
             secret: random()?,
-            algorithm: link.congestion.0,
+            algorithm: config.choices.algorithm(config.choices.default()),
             express_ports: link.express_ports.iter().map(|port| port.get()).collect(),
             ..slowpath::Config::default()
         };
@@ -207,6 +207,11 @@ impl Tcp {
         if self.slow.next_deadline() <= now {
             self.slow.handle_timers(now);
         }
+    }
+
+    /// A time of the slow path as the system counts it.
+    pub fn system_time(&self, at: base::Instant) -> std::time::Instant {
+        self.clock.system(at)
     }
 
     /// When the slow path's next timer is due.
@@ -288,9 +293,13 @@ impl Registry {
     /// Passes a listener's socket options to the slow path. Where several listeners share an address, the last options hold for all.
     pub fn tcp_options(&mut self, id: u32) {
         let Some(listener) = self.listeners.all.get(&id) else { return };
+        // The algorithm of the handshake: whether it needs ECN must be known before the peer is.
+        let subject = self.flow_subject(listener.home.application, listener.local, None);
+        let algorithm = self.choices.algorithm(self.choices.choose(&subject, listener.asked).law);
+        let options = slowpath::FlowOptions { algorithm: Some(algorithm), ..listener.options };
         let Tcp { slow, places, .. } = &mut self.tcp;
         for place in places.values().filter(|place| place.listeners.contains(&id)) {
-            slow.set_listener_options(place.token, &listener.options);
+            slow.set_listener_options(place.token, &options);
         }
     }
 
@@ -346,7 +355,9 @@ impl Registry {
         if self.applications.contains_key(&application) && !self.may_have_flow(application) {
             return self.tcp.slow.refuse(now, pending);
         }
-        let flow = Flow::new(application, [local, remote]);
+        let asked = self.listeners.all.get(&id).and_then(|listener| listener.asked);
+        let flow = self.new_flow(application, [local, remote], asked);
+        let choice = flow.choice;
         let Some((slot, owner)) = self.take_flow_slot(home.region, flow) else {
             return self.tcp.slow.refuse(now, pending);
         };
@@ -354,6 +365,9 @@ impl Registry {
             self.free_flow_slot(home.region, slot);
             return;
         }
+        // A rule about the peer's address could not be asked before.
+        let algorithm = self.choices.algorithm(choice.law);
+        self.tcp.slow.set_slot_algorithm(now, owner.region, slot, algorithm);
         let record = AcceptRecord { region: home.region, slot, side: 1, local, peer: remote };
         self.arrive(id, (Origin::Flow(home.region, slot), record));
     }
@@ -400,7 +414,8 @@ impl Registry {
         if !self.may_have_flow(id) {
             return Answer::kernel(KernelReason::TooManyFlows);
         }
-        let flow = Flow::new(id, [local, remote]);
+        let flow = self.new_flow(id, [local, remote], options.congestion);
+        let choice = flow.choice;
         let Some((slot, owner)) = self.take_flow_slot(region, flow) else {
             return Answer::kernel(KernelReason::RegionFull);
         };
@@ -415,7 +430,7 @@ impl Registry {
             }),
             remote: Endpoint::new(remote.ip(), remote.port()),
             owner,
-            options: slowpath::FlowOptions::from(&options),
+            options: self.flow_options(&options, choice),
         };
         let local = match self.tcp.slow.connect(self.tcp.clock.now(), &what) {
             Ok(end) => SocketAddr::new(end.addr, end.port),
@@ -452,20 +467,22 @@ impl Registry {
         let Some(r) = self.regions.get(&region) else {
             return Answer::refused(Errno::NOTCONN, "it is no connection over the port");
         };
-        // The numbers of a virtual socket are those of a channel.
-        let of_channel = match r.slots.get(slot) {
-            Some(Use::Flow(Flow { carrier: Carrier::Channel { .. }, ends, .. })) => {
-                self.channel_to(ends[1].ip())
-            }
-            _ => None,
+        let Some(Use::Flow(flow)) = r.slots.get(slot) else {
+            return Answer::refused(Errno::NOTCONN, "no connection lives there");
         };
-        let (index, slot) = of_channel.unwrap_or((r.memory.index, slot));
+        // The numbers of a virtual socket are those of a channel.
+        let of_channel = match flow.carrier {
+            Carrier::Channel { .. } => self.channel_to(flow.ends[1].ip()),
+            Carrier::Tcp => None,
+        };
+        let (index, at) = of_channel.unwrap_or((r.memory.index, slot));
         let slow = &self.tcp.slow;
-        let info = slow.slot_info(self.tcp.clock.now(), index, slot);
-        match info.zip(slow.slot_algorithm(index, slot)) {
-            Some((info, algorithm)) => {
-                Answer::plain(Reply::Info { info: Box::new(info), congestion: algorithm.to_string() })
-            }
+        let congestion = match of_channel {
+            Some(_) => slow.slot_algorithm(index, at).map(|algorithm| algorithm.to_string()),
+            None => Some(flow.choice.law.to_string()),
+        };
+        match slow.slot_info(self.tcp.clock.now(), index, at).zip(congestion) {
+            Some((info, congestion)) => Answer::plain(Reply::Info { info: Box::new(info), congestion }),
             None => Answer::refused(Errno::NOTCONN, "no connection lives there"),
         }
     }

@@ -5,6 +5,7 @@
 mod accept_queue;
 mod claims;
 mod common;
+mod congestion;
 mod cycles;
 mod deferred;
 mod direct;

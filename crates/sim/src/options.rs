@@ -3,7 +3,7 @@
 use crate::host::{Host, REGION};
 use crate::sockets::{Fd, Role, Sock};
 use congestion::Algorithm;
-use control::TcpInfo;
+use control::{CongestionName, TcpInfo};
 use endpoint::Endpoint as Stream;
 use endpoint::option_values::{int, put, put_congestion};
 use endpoint::options::{By, Name};
@@ -31,11 +31,16 @@ fn limit_unsent(link: &Stream, most: u32) {
     }
 }
 
+/// The algorithm that a value of `TCP_CONGESTION` names.
+fn algorithm_of(value: &[u8]) -> Option<Algorithm> {
+    CongestionName::of_option(value)?.as_str().parse().ok()
+}
+
 impl Host {
     /// `setsockopt` for a socket of this host.
     ///
     /// # Errors
-    /// ENOPROTOOPT for an unknown option, EINVAL for a value out of range.
+    /// ENOPROTOOPT for an unknown option, EINVAL for a value out of range, ENOENT for a congestion control that there is not.
     pub fn set_option(&mut self, fd: Fd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
         let option = Name::new(level, name);
         let sock = self.sockets.get_mut(fd)?;
@@ -43,7 +48,11 @@ impl Host {
             sock.is_quick = int(value).ok_or(Errno::INVAL)? != 0;
             None
         } else {
-            sock.options.accept(option, value)?.map(i32::to_ne_bytes)
+            let kept = sock.options.accept(option, value)?;
+            if option == Name::new(IPPROTO_TCP, TCP_CONGESTION) {
+                algorithm_of(value).ok_or(Errno::NOENT)?;
+            }
+            kept.map(i32::to_ne_bytes)
         };
         let value = kept.as_ref().map_or(value, |kept| kept);
         sock.options.note(option, value);

@@ -5,7 +5,7 @@ use crate::patience::Keepalive;
 use crate::{Config, SlowPath};
 use base::{Duration, Instant};
 use congestion::Algorithm;
-use control::{Congestion, SocketOptions};
+use control::SocketOptions;
 use flow::{FlowId, class};
 use std::net::IpAddr;
 use std::num::NonZeroU64;
@@ -82,12 +82,8 @@ impl From<&SocketOptions> for FlowOptions {
             count: if told.keep_count == 0 { default.count } else { told.keep_count.min(COUNT_MAX) },
         };
         Self {
-            algorithm: match told.congestion {
-                Congestion::Unset => None,
-                Congestion::Reno => Some(Algorithm::Reno),
-                Congestion::Cubic => Some(Algorithm::Cubic),
-                Congestion::Dctcp => Some(Algorithm::Dctcp),
-            },
+            // A name that is no algorithm's is an agent's: the service knows what the flow gets meanwhile.
+            algorithm: told.congestion.and_then(|name| name.as_str().parse().ok()),
             keepalive: told.keep_alive.then_some(keepalive),
             user_timeout: (told.user_timeout > 0).then(|| Duration::from_ms(u64::from(told.user_timeout))),
             max_segment: (told.max_segment > 0).then_some(told.max_segment),
@@ -195,6 +191,17 @@ impl SlowPath {
         true
     }
 
+    /// Changes the algorithm alone, of the connection or active open in a slot. False when there is none.
+    pub fn set_slot_algorithm(&mut self, now: Instant, region: u16, slot: u32, algorithm: Algorithm) -> bool {
+        let opening = self.opening_at.get(&(region, slot)).and_then(|id| self.openings.get(id));
+        let options = opening.map(|opening| opening.options).or_else(|| {
+            let flow = self.region(region)?.flow_of(slot)?;
+            self.options(flow).copied()
+        });
+        let Some(options) = options else { return false };
+        self.set_slot_options(now, region, slot, &FlowOptions { algorithm: Some(algorithm), ..options })
+    }
+
     /// Sets the options of the connections that listener `token` accepts from now on.
     pub fn set_listener_options(&mut self, token: u64, options: &FlowOptions) {
         self.listeners.of_token(token).for_each(|listener| listener.options = *options);
@@ -246,7 +253,7 @@ mod tests {
             linger2: i16::MAX,
             syn_count: u8::MAX,
             defer_accept: u16::MAX,
-            congestion: Congestion::Reno,
+            congestion: control::CongestionName::of_option(b"reno"),
             tos: u8::MAX,
             traffic_class: u8::MAX,
             priority: u8::MAX,

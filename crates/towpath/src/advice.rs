@@ -49,7 +49,7 @@ pub fn of_limit(row: &Value) -> (String, String) {
         ),
         "congestion-window" => (
             format!("the congestion window of {} segments", number(info, "snd_cwnd")),
-            "the path decides: look at its rate and at the losses; another --congestion may fit it better",
+            "the path decides: look at its rate and at the losses; another congestion control may fit it better (`towpath cc`)",
         ),
         "loss" => (
             format!("an answer that does not come: {} timeouts in a row", number(info, "retransmits")),
@@ -70,6 +70,20 @@ pub fn of_limit(row: &Value) -> (String, String) {
         other => (other.to_owned(), ""),
     };
     (what, advice.to_owned())
+}
+
+/// What decides about a flow's window and rate, what was chosen, and why the two differ, as text.
+pub fn governed(congestion: &serde_json::Map<String, Value>) -> String {
+    let text = |key: &str| congestion.get(key).and_then(Value::as_str).unwrap_or("-");
+    let (in_force, chosen, by) = (text("in_force"), text("chosen"), text("chosen_by"));
+    let mut told = format!("congestion control {in_force}, chosen by {by}");
+    if in_force != chosen {
+        told = format!("congestion control {in_force}; {chosen}, chosen by {by}, is not in force");
+    }
+    match congestion.get("why").and_then(Value::as_str) {
+        Some(why) => format!("{told}: {why}"),
+        None => told,
+    }
 }
 
 /// The socket's queues and TCP numbers as text.

@@ -400,6 +400,9 @@ impl Explained {
         if row["advice"] != "" {
             lines.push(format!("    -> {}", text("advice")));
         }
+        if let Some(congestion) = row["congestion"].as_object() {
+            lines.push(format!("    {}", advice::governed(congestion)));
+        }
         let moved = [("bytes_in", "in"), ("bytes_out", "out")]
             .map(|(key, word)| format!("{} {word}", bytes(row[key].as_u64().unwrap_or(0))));
         let moved = if row["state"] == "LISTEN" { String::new() } else { format!("; {}", moved.join(", ")) };

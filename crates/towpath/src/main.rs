@@ -120,8 +120,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Congestion control by programs and agents
-    #[command(after_help = "Example:\n  towpath cc kernel up --flows all")]
+    /// List and change what chooses congestion control, live if asked; programs for the kernel's own TCP
+    #[command(after_help = cc::HELP)]
     Cc(cc::Cc),
     /// Emulate a link between two interfaces: rate, delay, queue, marks, loss and other mishaps
     #[command(after_help = link_command::HELP)]

@@ -46,6 +46,13 @@ pub fn align(rows: &[Vec<String>]) -> String {
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
+/// The congestion control of a flow: what decides about it, and in brackets what was chosen where that is another.
+fn governed(congestion: &Value) -> String {
+    let text = |key: &str| congestion[key].as_str().unwrap_or("-");
+    let (in_force, chosen) = (text("in_force"), text("chosen"));
+    if in_force == chosen { in_force.to_owned() } else { format!("{in_force} (not {chosen})") }
+}
+
 /// Prints the table of `towpath ss`.
 pub fn sockets(path: &Path, json: bool) -> anyhow::Result<()> {
     let all = report(path, Report::Sockets)?;
@@ -53,8 +60,8 @@ pub fn sockets(path: &Path, json: bool) -> anyhow::Result<()> {
         return print(&serde_json::to_string_pretty(&all)?);
     }
     let heads = [
-        "State", "Recv-Q", "Send-Q", "Local", "Peer", "Kind", "In", "Out", "Retrans", "Rtt", "Cwnd",
-        "Process",
+        "State", "Recv-Q", "Send-Q", "Local", "Peer", "Kind", "In", "Out", "Retrans", "Rtt", "Cwnd", "Pace",
+        "Cc", "Process",
     ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     for s in all.as_array().into_iter().flatten() {
@@ -74,6 +81,11 @@ pub fn sockets(path: &Path, json: bool) -> anyhow::Result<()> {
         let millis = |us: &Value| format!("{:.3}ms", us.as_f64().unwrap_or(0.0) / 1000.0);
         row.push(if is_measured { millis(&s["rtt_us"]) } else { "-".to_owned() });
         row.push(if s["cwnd"] == 0 { "-".to_owned() } else { cell(&s["cwnd"]) });
+        row.push(match s["pacing_rate"].as_u64() {
+            None | Some(0 | u64::MAX) => "-".to_owned(),
+            Some(rate) => format!("{}/s", crate::advice::bytes(rate)),
+        });
+        row.push(governed(&s["congestion"]));
         // The service hides the process of another user's socket.
         let is_hidden = s["pid"] == 0;
         row.push(if is_hidden { "-".to_owned() } else { format!("{} ({})", cell(&s["process"]), s["pid"]) });
@@ -108,6 +120,11 @@ pub fn statistics(path: &Path, json: bool) -> anyhow::Result<()> {
     for (reason, n) in traffic["dropped"].as_object().into_iter().flatten() {
         print(&format!("  {n:>8}  dropped: {reason}"))?;
     }
+    if let Some(agents) = all["agents"].as_object() {
+        let told: Vec<String> =
+            agents.iter().map(|(name, n)| format!("{} {n}", name.replace('_', " "))).collect();
+        print(&format!("agents of congestion control: {}", told.join(", ")))?;
+    }
     let heads =
         ["Pid", "Process", "User", "Alive", "Accelerated", "Connected", "Accepted", "Listeners", "Kernel"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
@@ -131,6 +148,16 @@ pub fn statistics(path: &Path, json: bool) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_not_in_force_is_shown() {
+        let shown = |chosen: &str, in_force: &str| {
+            governed(&serde_json::json!({ "chosen": chosen, "in_force": in_force }))
+        };
+        assert_eq!(shown("cubic", "cubic"), "cubic");
+        assert_eq!(shown("ccp", "cubic"), "cubic (not ccp)");
+        assert_eq!(governed(&Value::Null), "-");
+    }
 
     #[test]
     fn nothing_that_a_program_has_said_moves_the_cursor_or_turns_the_text_around() {

@@ -72,6 +72,8 @@ const LAW: &[(&str, May)] = &[
 /// The service may depend on all crates of its own side, but on none of the application's side.
 const SERVICE: &[&str] = &[
     "base",
+    "ccp",
+    "ccp-wire",
     "cycles",
     "wire",
     "port",

@@ -22,6 +22,7 @@ use channel::open::{KEEPALIVE, NODELAY, Open};
 use channel::session::ECONNREFUSED;
 use channel::{ChannelId, Hub};
 use control::{AcceptRecord, KernelReason, RegionInfo, Reply, SocketOptions};
+use flow::Limits;
 use queue::stream::{raise, watch};
 use rustix::io::Errno;
 use shm::half_flags::{ERRNO_SHIFT, FAILED, OPEN};
@@ -103,8 +104,8 @@ impl Registry {
         let (id, bells) = (self.new_region_id(), bells.map_err(failed)?);
         let index = self.indices.take(id).map_err(|_| failed(Errno::USERS))? as u16;
         let size = Size { slots: SLOTS.min(self.config.region_slots), data_len: self.config.region_data };
-        let region =
-            AppRegion::create(id, index, OWNER, size, bells, self.now).map_err(|_| failed(Errno::NOMEM))?;
+        let region = AppRegion::create(id, index, OWNER, size, bells, Limits::none(), self.now)
+            .map_err(|_| failed(Errno::NOMEM))?;
         for (core, bell) in self.cores.iter().zip(&region.bells[1..]) {
             core.say(Command::Watch(bell.clone(), Some(index)));
         }
@@ -236,7 +237,7 @@ impl Registry {
             }
         };
         let carrier = Carrier::Channel { pending: None, is_gone: false, options };
-        let flow = Flow { carrier, why: Some(why), ..Flow::new(id, [local, remote]) };
+        let flow = Flow { carrier, why: Some(why), ..self.new_flow(id, [local, remote], None) };
         let Some(slot) = self.take_channel_slot(region, flow) else {
             return Answer::kernel(KernelReason::RegionFull);
         };
@@ -274,7 +275,7 @@ impl Registry {
         let peer = SocketAddr::from(remote);
         let (own, is_allowed) = (channels.own, channels.allows(peer));
         let local = SocketAddr::new(crate::tcp::any_like(peer.ip()), channels.port);
-        let Some((slot, owner)) = self.take_flow_slot(own, Flow::new(OWNER, [local, peer])) else {
+        let Some((slot, owner)) = self.take_flow_slot(own, self.new_flow(OWNER, [local, peer], None)) else {
             return self.tcp.slow.refuse(now, pending);
         };
         if self.tcp.slow.accept(now, pending, owner).is_err() {
@@ -330,7 +331,7 @@ impl Registry {
             return;
         };
         let remote = SocketAddr::new(peer, port);
-        let flow = Flow::new(OWNER, [SocketAddr::new(crate::tcp::any_like(peer), 0), remote]);
+        let flow = self.new_flow(OWNER, [SocketAddr::new(crate::tcp::any_like(peer), 0), remote], None);
         let Some((slot, owner)) = self.take_flow_slot(own, flow) else {
             return self.say(Say::Made(channel, None));
         };
@@ -366,7 +367,7 @@ impl Registry {
         }
         let carrier =
             Carrier::Channel { pending: Some(at), is_gone: false, options: SocketOptions::default() };
-        let flow = Flow { carrier, ..Flow::new(home.application, [local, remote]) };
+        let flow = Flow { carrier, ..self.new_flow(home.application, [local, remote], None) };
         let slot = self.take_channel_slot(home.region, flow)?;
         if let Some(channels) = &mut self.channels {
             channels.counted.accepted += 1;

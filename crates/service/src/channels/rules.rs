@@ -3,7 +3,7 @@
 
 use crate::config::values::Network;
 use channel::lane::Class;
-use control::{ChannelWish, Congestion, SocketOptions};
+use control::{ChannelWish, SocketOptions};
 use serde::{Deserialize, Serialize};
 use slowpath::OwnAddress;
 use std::fmt;
@@ -151,7 +151,7 @@ impl fmt::Display for Why {
 /// The option that needs plain TCP, if one of these is set (docs/channels.md).
 fn needs_plain(options: &SocketOptions) -> Option<&'static str> {
     match () {
-        () if options.congestion != Congestion::Unset => Some("TCP_CONGESTION"),
+        () if options.congestion.is_some() => Some("TCP_CONGESTION"),
         () if options.max_segment != 0 => Some("TCP_MAXSEG"),
         () if options.max_pacing_rate != 0 => Some("SO_MAX_PACING_RATE"),
         () if options.tos != 0 => Some("IP_TOS"),

@@ -1,8 +1,10 @@
 //! Values of configuration keys that are more than a number or a word. Each type parses and prints its text form.
 
+use control::CongestionName;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 /// Kinds of ports: what packets go through.
@@ -120,21 +122,77 @@ impl fmt::Display for Rate {
     }
 }
 
-/// Congestion control algorithm, by name: `cubic`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+/// What decides about the windows and rates of flows, by name: an algorithm of ours like `cubic`, or one of an agent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Congestion(pub congestion::Algorithm);
+pub enum Congestion {
+    /// An algorithm of the crate `congestion`.
+    BuiltIn(congestion::Algorithm),
+    /// What an agent serves under this name.
+    Agent(CongestionName),
+}
+
+impl Default for Congestion {
+    fn default() -> Self {
+        Self::BuiltIn(congestion::Algorithm::default())
+    }
+}
 
 impl FromStr for Congestion {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        text.parse().map(Self).map_err(|e: congestion::UnknownAlgorithm| e.to_string())
+        text.parse().map(Self::BuiltIn).or_else(|_| text.parse().map(Self::Agent))
     }
 }
 
 impl fmt::Display for Congestion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
+        match self {
+            Self::BuiltIn(algorithm) => algorithm.fmt(f),
+            Self::Agent(name) => name.fmt(f),
+        }
+    }
+}
+
+/// The address of an agent of congestion control, perhaps with the name that it serves: `/tmp/ccp/portus`, `copa=/run/copa.sock`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct AgentPlace {
+    /// The name by which flows ask for it; `None`: it serves [`AgentPlace::ANY`].
+    pub name: Option<CongestionName>,
+    /// The path that the agent binds.
+    pub path: PathBuf,
+}
+
+impl AgentPlace {
+    /// Flows that ask for this name get whatever an agent has as its default.
+    pub const ANY: &str = "ccp";
+    /// Bytes of the longest path of a UNIX socket.
+    const PATH_MAX: usize = 107;
+}
+
+impl FromStr for AgentPlace {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, path) = match text.split_once('=') {
+            Some((name, path)) => (Some(name.parse()?), path),
+            None => (None, text),
+        };
+        let is_path = path.starts_with('/') && path.len() <= Self::PATH_MAX && !path.contains('\0');
+        if !is_path {
+            let text = text.escape_debug();
+            return Err(format!(
+                "`{text}` is no agent: give PATH or NAME=PATH with an absolute path of at most 107 bytes"
+            ));
+        }
+        Ok(Self { name, path: path.into() })
+    }
+}
+
+impl fmt::Display for AgentPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.name.iter().try_for_each(|name| write!(f, "{name}="))?;
+        write!(f, "{}", self.path.display())
     }
 }
 
@@ -153,7 +211,7 @@ macro_rules! as_text {
         }
     )+};
 }
-as_text!(PortChoice Network Mac Rate Congestion);
+as_text!(PortChoice Network Mac Rate Congestion AgentPlace);
 
 #[cfg(test)]
 mod tests {
@@ -169,7 +227,12 @@ mod tests {
         for text in ["none", "tap", "tap:tp0", "packet:eth1"] {
             assert_eq!(text.parse::<PortChoice>().unwrap().to_string(), text);
         }
-        assert_eq!("dctcp".parse::<Congestion>().unwrap().to_string(), "dctcp");
+        for text in ["dctcp", "copa", "constant:1000000000"] {
+            assert_eq!(text.parse::<Congestion>().unwrap().to_string(), text);
+        }
+        for text in ["/tmp/ccp/portus", "copa=/run/copa.sock"] {
+            assert_eq!(text.parse::<AgentPlace>().unwrap().to_string(), text);
+        }
     }
 
     #[test]
@@ -181,6 +244,9 @@ mod tests {
             assert!(text.parse::<PortChoice>().unwrap_err().contains("packet:INTERFACE"), "{text}");
         }
         assert!("200%".parse::<Rate>().is_err() && "1".parse::<Rate>().is_err());
-        assert!("02:00".parse::<Mac>().is_err() && "bbr9".parse::<Congestion>().is_err());
+        assert!("02:00".parse::<Mac>().is_err() && "no name".parse::<Congestion>().is_err());
+        for text in ["portus", "copa=", "two words=/a", "", "relative/path"] {
+            assert!(text.parse::<AgentPlace>().is_err(), "{text}");
+        }
     }
 }

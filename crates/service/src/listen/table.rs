@@ -3,7 +3,7 @@
 use crate::listen::defer_accept::Deferred;
 use crate::memory::slots::Slots;
 use crate::process::fd_liveness::Alive;
-use control::AcceptRecord;
+use control::{AcceptRecord, CongestionName};
 use queue::accept::Accepting;
 use rustix::fd::OwnedFd;
 use shm::AcceptQueue;
@@ -52,6 +52,8 @@ pub struct Listener {
     pub namespace: u64,
     /// User of the first process that listened by it.
     pub uid: u32,
+    /// The congestion control that its socket has chosen.
+    pub asked: Option<CongestionName>,
     /// Socket options for its connections over the port.
     pub options: slowpath::FlowOptions,
     /// The backlog, as given to `listen`.
@@ -269,6 +271,7 @@ mod tests {
             reuse_address: false,
             reuse_port: false,
             namespace: 1,
+            asked: None,
             options: slowpath::FlowOptions::default(),
             backlog: 0,
             holders: vec![],

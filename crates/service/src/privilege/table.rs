@@ -93,6 +93,8 @@ const ASKING: &[Call] = calls![
 ];
 /// Holding ports in the kernel for connections inside this host, and testing whether an address is the host's.
 const HOLDING: &[Call] = calls![SYS_bind];
+/// Watching processes of agents.
+const WATCHING: &[Call] = calls![SYS_pidfd_open];
 /// Older forms of calls, which newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
 const OLD: &[Call] =
@@ -294,6 +296,14 @@ pub const TABLE: &[Row] = &[
         files: "none",
         calls: &[HELPERS, LINES],
         is_used: |_| true,
+    },
+    Row {
+        feature: "agents of congestion control (`--cc-socket`)",
+        at_start: NONE,
+        kept: NONE,
+        files: "the socket; while it serves, the sockets of agents, which the service's user must be able to write",
+        calls: &[LINES, ASKING, WATCHING],
+        is_used: |config| config.agents.is_some(),
     },
     Row {
         feature: "a policy, read again by SIGHUP and `towpath reload`",

@@ -100,6 +100,9 @@ pub struct Summary {
     pub traffic: Traffic,
     /// Channels to other services; `None`: there are none.
     pub channels: Option<Totals>,
+    /// Counters of agents of congestion control; none where none are configured.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub agents: BTreeMap<&'static str, u64>,
     /// Counts by process; ended processes come last.
     pub per_process: Vec<Process>,
 }
@@ -141,6 +144,7 @@ impl Statistics {
             held_ports: self.held_ports,
             traffic,
             channels: None,
+            agents: BTreeMap::new(),
             per_process,
         }
     }

@@ -3,9 +3,9 @@
 
 use crate::socket::settings::Settings;
 use crate::socket::{Sock, flag, pending_sockopts};
-use control::{KernelReason, Reply, Request, SocketOptions, TcpInfo, tcp_state};
+use control::{CongestionName, KernelReason, Reply, Request, SocketOptions, TcpInfo, tcp_state};
 use endpoint::cork::LOOPBACK_MSS;
-use endpoint::option_values::{congestion, int, put, put_congestion};
+use endpoint::option_values::{int, put, put_congestion};
 use endpoint::options::{By, Name, TCP_INQ};
 use endpoint::{Endpoint, state};
 use rustix::fd::RawFd;
@@ -46,26 +46,50 @@ pub fn set(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Resul
     Ok(())
 }
 
-/// `TCP_CONGESTION`: over a port the service's algorithms count, not the kernel's.
+/// `TCP_CONGESTION`: over a port the service's names count, not the kernel's, so a service with a port judges names also before it is known
+/// where the connection goes. The kernel's socket gets the name as well, as far as the kernel has it.
 fn set_congestion(sock: &Sock, fd: RawFd, value: &[u8]) -> Result<(), Errno> {
-    let (level, name) = (libc::IPPROTO_TCP, libc::TCP_CONGESTION);
-    let over_port = sock.stream().is_some_and(|link| !link.mapped.pair);
-    match (congestion(value).is_some(), over_port) {
-        // The kernel may lack the module.
-        (true, true) => {
-            let _ = sys::setsockopt(fd, level, name, value);
-            Ok(())
-        }
-        (false, true) => Err(Errno::NOENT),
-        (true, false) => sys::setsockopt(fd, level, name, value),
-        (false, false) => {
-            sys::setsockopt(fd, level, name, value)?;
-            if sock.role().is_none() {
-                sock.keep_in_kernel(KernelReason::Congestion);
-            }
-            Ok(())
-        }
+    let of_kernel = || sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, value);
+    if value.is_empty() {
+        return Err(Errno::INVAL);
     }
+    let is_over_port = sock.stream().is_some_and(|link| !link.mapped.pair);
+    match judged(value) {
+        Some(Ok(())) => {
+            // The kernel may lack the module.
+            let _ = of_kernel();
+            Ok(())
+        }
+        Some(Err(Errno::NOENT)) if sock.role().is_none() => {
+            of_kernel()?;
+            sock.keep_in_kernel(KernelReason::Congestion);
+            Ok(())
+        }
+        Some(Err(Errno::NOENT)) if !is_over_port => of_kernel(),
+        Some(Err(refusal)) => Err(refusal),
+        None if is_over_port => Err(Errno::NOENT),
+        None => of_kernel(),
+    }
+}
+
+/// Whether the service lets this process have the congestion control of that name; `None`: there is no service, or it has no port.
+fn judged(value: &[u8]) -> Option<Result<(), Errno>> {
+    let client = session::current().filter(|client| client.welcome.settings.has_port)?;
+    let Some(name) = CongestionName::of_option(value) else { return Some(Err(Errno::NOENT)) };
+    match client.ask(Request::Congestion { name }).ok()? {
+        (Reply::Done, _) => Some(Ok(())),
+        (Reply::Refused { errno, .. }, _) => Some(Err(Errno::from_raw_os_error(errno))),
+        _ => None,
+    }
+}
+
+/// `getsockopt(TCP_CONGESTION)`: of a connection over the port what the service has chosen, else what the program has. `None`: the kernel's
+/// answer for the placeholder is correct.
+fn congestion(sock: &Sock) -> Option<String> {
+    let connected = sock.stream().filter(|link| !link.is_unconnected());
+    let of_service = connected.and_then(asked).map(|(_, name)| name);
+    let of_program = || sock.settings()?.options.congestion().map(String::from);
+    of_service.or_else(of_program)
 }
 
 /// `IPV6_ADDRFORM`: only a connection between IPv4 addresses may become an IPv4 socket. The kernel cannot do it: the placeholder is
@@ -236,6 +260,9 @@ pub fn reuses_address(sock: &Sock) -> bool {
 
 /// `getsockopt`. `None`: the kernel's answer for the placeholder is correct.
 pub fn get(sock: &Sock, level: i32, name: i32, out: &mut [u8]) -> Option<Result<usize, Errno>> {
+    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_CONGESTION) {
+        return congestion(sock).map(|name| Ok(put_congestion(out, &name)));
+    }
     let link = sock.stream()?;
     if link.is_unconnected() && (level, name) != (libc::SOL_SOCKET, libc::SO_ERROR) {
         return None;
@@ -255,9 +282,6 @@ pub fn get(sock: &Sock, level: i32, name: i32, out: &mut [u8]) -> Option<Result<
         }
         (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => segment(link) as i32,
         (libc::SOL_SOCKET, libc::SO_SNDBUF) => link.grown_buffer()? as i32,
-        (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
-            return Some(Ok(put_congestion(out, &asked(link)?.1)));
-        }
         (libc::IPPROTO_TCP, libc::TCP_INFO) => return Some(Ok(put(out, &info(link).encode()))),
         _ => return None,
     };

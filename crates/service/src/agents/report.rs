@@ -1,0 +1,128 @@
+//! What is shown of agents: to whom a flow belongs and why its law is not in force, the flow's program, and counters.
+
+use crate::agents::Agents;
+use base::Instant;
+use ccp::{Reason, Standing};
+use serde::Serialize;
+use slowpath::{FlowName, ProgramState};
+use std::collections::BTreeMap;
+
+/// One agent, for `towpath cc list`.
+#[derive(Debug, Serialize)]
+pub struct AgentShown {
+    path: String,
+    /// What it serves; `ccp`: flows that ask for no agent by name.
+    serves: Vec<String>,
+    /// Its process; `None`: it is not there.
+    pid: Option<u32>,
+    programs: usize,
+}
+
+/// A flow's program, for `towpath cc show`.
+#[derive(Debug, Serialize)]
+pub struct ProgramShown {
+    /// The agent's number of the program.
+    number: u32,
+    cwnd: u64,
+    /// The rate that was decided on, bytes per second; 0: none.
+    rate: u64,
+    /// Its control variables, and behind them its report variables.
+    registers: Vec<u64>,
+    runs: u64,
+    /// Runs that overflow, underflow or a division by zero has stopped.
+    faults: u32,
+    /// Decisions that were moved to a bound.
+    clamps: u64,
+    is_report_due: bool,
+    /// The newest first.
+    last_reports: Vec<ReportShown>,
+}
+
+#[derive(Debug, Serialize)]
+struct ReportShown {
+    ago_us: u64,
+    values: Vec<u64>,
+}
+
+impl Agents {
+    /// All agents.
+    pub fn list(&self) -> Vec<AgentShown> {
+        let of = |(address, names): (&Vec<u8>, &Vec<String>)| AgentShown {
+            path: String::from_utf8_lossy(address).into_owned(),
+            serves: names.iter().map(|name| if name.is_empty() { "ccp" } else { name }.to_owned()).collect(),
+            pid: self.endpoint.process_of(address),
+            programs: self.endpoint.programs_of(address),
+        };
+        self.names.iter().map(of).collect()
+    }
+
+    /// Why the flow's agent does not decide; `None`: it does, by a program.
+    pub fn why_not(&self, law: &str, name: Option<FlowName>) -> Option<String> {
+        let id = ccp::FlowId(name.map_or(0, FlowName::number));
+        let Some(standing) = self.endpoint.standing(id) else {
+            return Some(match name {
+                None => "the handshake is not over".to_owned(),
+                Some(_) => "agents have as many flows as they may have".to_owned(),
+            });
+        };
+        let is_refused = self.flows.get(&id).is_some_and(|kept| kept.is_refused);
+        Some(match standing {
+            Standing::Running(_) if is_refused => "as many flows as possible have programs".to_owned(),
+            Standing::Running(_) => return None,
+            Standing::NoAgent => format!(
+                "no agent is there that serves {law}; `towpath cc list` shows where one is looked for"
+            ),
+            Standing::OtherUser => {
+                "its agent is another user's, and only root's see the flows of all users".to_owned()
+            }
+            Standing::NoProgram => "its agent has not chosen a program yet".to_owned(),
+            Standing::FellBack(Reason::AgentDied) => "its agent has died".to_owned(),
+            Standing::FellBack(Reason::AgentStalled) => "its agent does not read its reports".to_owned(),
+            Standing::FellBack(Reason::AgentRemoved) => "its agent is no longer configured".to_owned(),
+        })
+    }
+
+    /// The flow's program.
+    pub fn program(&self, now: Instant, name: FlowName, state: ProgramState) -> ProgramShown {
+        let kept = self.flows.get(&ccp::FlowId(name.number()));
+        let reports = kept.into_iter().flat_map(|kept| &kept.reports);
+        let (runs, faults, clamps) = state.totals;
+        ProgramShown {
+            number: state.number,
+            cwnd: u64::from(state.cwnd),
+            rate: state.rate,
+            registers: state.variables,
+            runs,
+            faults,
+            clamps,
+            is_report_due: state.is_report_due,
+            last_reports: reports
+                .map(|(at, values)| ReportShown { ago_us: now.since(*at).as_us(), values: values.clone() })
+                .collect(),
+        }
+    }
+
+    /// Counters since the service began, by name.
+    pub fn counters(&self) -> BTreeMap<&'static str, u64> {
+        let c = self.endpoint.counters();
+        BTreeMap::from([
+            ("flows", self.flows.len() as u64),
+            ("unknown_senders", c.unknown_senders),
+            ("refused_users", c.refused_users),
+            ("malformed", c.malformed),
+            ("refused_programs", c.refused_programs),
+            ("unknown_flows", c.unknown_flows),
+            ("unknown_programs", c.unknown_programs),
+            ("refused_fields", c.refused_fields),
+            ("clamps", c.clamps),
+            ("installs", c.installs),
+            ("creates", c.creates),
+            ("reports", c.reports),
+            ("datagrams", c.datagrams),
+            ("full", c.full),
+            ("fallbacks", c.fallbacks),
+            ("programs_without_room", self.programs_refused),
+            ("flows_without_room", self.flows_refused),
+        ])
+    }
+}

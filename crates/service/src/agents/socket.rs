@@ -1,0 +1,193 @@
+//! The service's datagram socket towards agents: who has sent what, as the kernel says, and sending without waiting.
+//!
+//! A datagram may carry descriptors, which the kernel closes when the datagram is read, and closing may wait: a TCP socket with `SO_LINGER`
+//! does. So each datagram is looked at first, and one with descriptors is read, and dropped, by a thread of its own.
+
+use crate::ServiceError;
+use crate::config::AgentSettings;
+use ccp::{Sender, Sent};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::{Errno, IoSliceMut};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags,
+    SocketAddrUnix, SocketFlags, SocketType, bind, connect, recvmsg, sendto, socket_with, sockopt,
+};
+use rustix::process::Uid;
+use std::io::ErrorKind;
+use std::mem::MaybeUninit;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Datagrams taken in one turn, so that a flood does not keep the control thread from others.
+const TURN: usize = 64;
+/// Bytes of the longest datagram that is read whole; a program of 256 instructions needs 4.4 KB.
+const DATAGRAM_MAX: usize = 32 << 10;
+
+/// The socket. Dropping it removes the path, if the socket there is still its own.
+#[derive(Debug)]
+pub struct AgentSocket {
+    fd: Arc<OwnedFd>,
+    path: PathBuf,
+    /// Device and inode of the socket file.
+    made: Option<(u64, u64)>,
+    buffer: Box<[u8]>,
+    /// Reads and drops one datagram with descriptors; until it is done nothing else is read.
+    dropper: Option<JoinHandle<()>>,
+}
+
+impl Drop for AgentSocket {
+    fn drop(&mut self) {
+        if self.made.is_some() && self.made == identity(&self.path) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
+fn socket() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
+}
+
+fn wrong(path: &Path, what: &str) -> ServiceError {
+    ServiceError::Congestion(format!("--cc-socket {}: {what}", path.display()))
+}
+
+impl AgentSocket {
+    /// Binds the socket, in place of one that a dead service has left.
+    pub fn open(settings: &AgentSettings, own: Uid) -> Result<Self, ServiceError> {
+        let path = settings.socket.clone();
+        let failed = |what: &str, e: Errno| wrong(&path, &format!("cannot {what}: {e}"));
+        check_folder(&path, own)?;
+        make_room(&path)?;
+        let address = SocketAddrUnix::new(&path).map_err(|e| failed("use the path", e))?;
+        let fd = socket().map_err(|e| failed("make a socket", e))?;
+        sockopt::set_socket_passcred(&fd, true).map_err(|e| failed("ask for credentials", e))?;
+        bind(&fd, &address).map_err(|e| failed("bind it", e))?;
+        let made = identity(&path);
+        // Credentials decide in any case; without other users none of theirs can fill the socket's queue.
+        let mode = if settings.allow_uids.is_empty() { 0o600 } else { 0o666 };
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))
+            .map_err(|e| wrong(&path, &format!("cannot protect it: {e}")))?;
+        let buffer = vec![0; DATAGRAM_MAX].into_boxed_slice();
+        Ok(Self { fd: Arc::new(fd), path, made, buffer, dropper: None })
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Sends a datagram to the socket at `address`, without waiting.
+    pub fn send(&mut self, address: &[u8], datagram: &[u8]) -> Sent {
+        let Ok(to) = SocketAddrUnix::new(address) else { return Sent::Gone };
+        match sendto(&self.fd, datagram, SendFlags::DONTWAIT | SendFlags::NOSIGNAL, &to) {
+            Ok(_) => Sent::Taken,
+            Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => Sent::Full,
+            Err(_) => Sent::Gone,
+        }
+    }
+
+    /// Gives the datagrams that have come to `take`, as many as one turn is for. The descriptor stays readable while there are more.
+    pub fn receive(&mut self, take: &mut dyn FnMut(Sender<'_>, &[u8])) {
+        for _ in 0..TURN {
+            if self.dropper.as_ref().is_some_and(|thread| !thread.is_finished()) {
+                return;
+            }
+            self.dropper = None;
+            match look(self.fd.as_fd()) {
+                Ok(false) => {}
+                Ok(true) => return self.drop_next(),
+                Err(_) => return,
+            }
+            if read(self.fd.as_fd(), &mut self.buffer, take).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn drop_next(&mut self) {
+        let fd = self.fd.clone();
+        let work = move || {
+            let mut none = RecvAncillaryBuffer::default();
+            let _ = recvmsg(&*fd, &mut [IoSliceMut::new(&mut [])], &mut none, RecvFlags::DONTWAIT);
+        };
+        // Without a thread the datagram stays, and is looked at again.
+        self.dropper = std::thread::Builder::new().name("agents-drop".to_owned()).spawn(work).ok();
+    }
+}
+
+/// True when the next datagram carries descriptors.
+fn look(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    let seen = recvmsg(fd, &mut [IoSliceMut::new(&mut [])], &mut ancillary, flags)?;
+    Ok(seen.flags.contains(ReturnFlags::CTRUNC))
+}
+
+/// Reads one datagram without descriptors. One that is longer than the buffer is given as far as it goes: its messages are malformed.
+fn read(fd: BorrowedFd<'_>, buffer: &mut [u8], take: &mut dyn FnMut(Sender<'_>, &[u8])) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let got = recvmsg(fd, &mut [IoSliceMut::new(buffer)], &mut ancillary, RecvFlags::DONTWAIT)?;
+    let credentials = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmCredentials(credentials) => Some(credentials),
+        _ => None,
+    });
+    let Some(credentials) = credentials else { return Ok(()) };
+    let from = got.address.and_then(|address| SocketAddrUnix::try_from(address).ok());
+    // A socket without a path is no agent's: the endpoint counts it.
+    let address = from.as_ref().and_then(SocketAddrUnix::path_bytes).unwrap_or_default();
+    let pid = credentials.pid.as_raw_nonzero().get() as u32;
+    let sender = Sender { address, pid, uid: credentials.uid.as_raw() };
+    take(sender, buffer.get(..got.bytes).unwrap_or_default());
+    Ok(())
+}
+
+/// Makes the socket's folder if it is missing, and refuses one that others than root and the service's user could change.
+fn check_folder(path: &Path, own: Uid) -> Result<(), ServiceError> {
+    let folder = path.parent().ok_or_else(|| wrong(path, "give the path of a file"))?;
+    std::fs::create_dir_all(folder).map_err(|e| wrong(path, &format!("cannot make its folder: {e}")))?;
+    let found =
+        std::fs::metadata(folder).map_err(|e| wrong(path, &format!("cannot look at its folder: {e}")))?;
+    let is_trusted = found.uid() == 0 || found.uid() == own.as_raw();
+    if is_trusted && found.permissions().mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    let folder = folder.display();
+    Err(wrong(
+        path,
+        &format!(
+            "other users could replace it: give a path in a folder of root's or the service's user (`chmod go-w {folder}`)"
+        ),
+    ))
+}
+
+/// Removes the socket of a service that is dead. Anything else that is there stays.
+fn make_room(path: &Path) -> Result<(), ServiceError> {
+    match std::fs::symlink_metadata(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+        Ok(found) if found.file_type().is_socket() => {}
+        _ => {
+            return Err(wrong(
+                path,
+                "something that is no socket is there; it is left as it is: give another path",
+            ));
+        }
+    }
+    let is_stale = socket()
+        .and_then(|fd| connect(&fd, &SocketAddrUnix::new(path)?))
+        .is_err_and(|e| e == Errno::CONNREFUSED);
+    if !is_stale {
+        return Err(wrong(path, "another program has a socket there: give another path"));
+    }
+    std::fs::remove_file(path).map_err(|e| wrong(path, &format!("cannot replace an old socket: {e}")))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+//! An agent of congestion control in the messages of Portus, at the path in `AGENT`: it sets windows, and a rate that is too large.
+
+use ccp_vm::{Builder, Primitive, Variable};
+use ccp_wire::{Fields, List, Message, Update, messages};
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+
+/// The number of the agent's only program.
+pub const PROGRAM: u32 = 7;
+
+/// Answers until it is killed.
+pub fn serve() {
+    let path = PathBuf::from(std::env::var_os("AGENT").unwrap());
+    let _ = std::fs::remove_file(&path);
+    let socket = UnixDatagram::bind(&path).unwrap();
+    let mut buffer = [0; 1024];
+    let mut reports = 0_u64;
+    loop {
+        let (len, from) = socket.recv_from(&mut buffer).unwrap();
+        let from = from.as_pathname().unwrap().to_owned();
+        // What finds no room is lost, as the answers of a busy agent are.
+        let say = |message: &Message<'_>| {
+            let mut bytes = Vec::new();
+            message.encode(&mut bytes).unwrap();
+            let _ = socket.send_to(&bytes, &from);
+        };
+        for message in messages(&buffer[..len]) {
+            match message.expect("the service sends what has a meaning") {
+                Message::Ready { .. } => install(&say),
+                Message::Create { flow, create } => {
+                    let [window] = window(20 * u64::from(create.mss));
+                    // More than there can be.
+                    let rate = Update { register: Variable::RATE.register(), value: u64::MAX };
+                    say(&Message::Change { flow, program: PROGRAM, fields: Fields::of(&[window, rate]) });
+                }
+                Message::Measure { flow, values, .. } if values.iter().next().is_some() => {
+                    reports += 1;
+                    let window = window(60_000 + 1_000 * (reports % 4));
+                    say(&Message::Update { flow, fields: Fields::of(&window) });
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Waits for a CREATE, and returns the flow's number.
+pub fn told(socket: &UnixDatagram) -> u32 {
+    let mut buffer = [0; 1024];
+    loop {
+        let len = socket.recv(&mut buffer).unwrap();
+        let created = messages(&buffer[..len]).find_map(|message| match message {
+            Ok(Message::Create { flow, .. }) => Some(flow),
+            _ => None,
+        });
+        if let Some(flow) = created {
+            return flow;
+        }
+    }
+}
+
+fn window(bytes: u64) -> [Update; 1] {
+    [Update { register: Variable::CWND.register(), value: bytes }]
+}
+
+/// Reports bytes acknowledged, every 10 ms.
+pub fn install(say: &dyn Fn(&Message<'_>)) {
+    let mut program = Builder::new();
+    let acked = program.volatile_report(0);
+    program.always(|event| {
+        let sum = event.add(acked, Primitive::BytesAcked);
+        event.set(acked, sum);
+        event.fallthrough();
+    });
+    program.when(
+        |event| event.gt(Variable::MICROS, 10_000),
+        |event| {
+            event.report();
+            event.set(Variable::MICROS, 0);
+        },
+    );
+    let source = program.finish().unwrap();
+    say(&Message::Install {
+        program: PROGRAM,
+        events: List::of(source.events()),
+        instructions: List::of(source.instructions()),
+    });
+}

@@ -1,0 +1,287 @@
+//! One test's namespace: link, service, programs, agents, and the kernel's end.
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// For whatever a busy machine delays.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// One BDP of queue.
+const LINK: &str = "rate=24mbit,delay=10ms,queue=40p";
+
+pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < end, "{what} does not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A process that is killed when dropped.
+pub struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn system(words: &str) {
+    let mut words = words.split(' ');
+    let status = Command::new(words.next().unwrap()).args(words).status().unwrap();
+    assert!(status.success());
+}
+
+/// The namespace that this process is in, with a link and a service. Processes end before the folder goes.
+pub struct Place {
+    service: Running,
+    _link: Running,
+    folder: tempfile::TempDir,
+    agent: PathBuf,
+}
+
+impl Place {
+    pub fn new(arguments: &[&str]) -> Self {
+        Self::make(arguments, None)
+    }
+
+    /// Agents are looked for at `agent`: below the test's folder, or below `/tmp/ccp`.
+    pub fn with_agents(arguments: &[&str], agent: &str) -> Self {
+        Self::make(arguments, Some(agent))
+    }
+
+    fn make(arguments: &[&str], agent: Option<&str>) -> Self {
+        let link = ["link", "tap:cc-left", "tap:cc-right", "--both", LINK];
+        let mut link = Command::new(env!("CARGO_BIN_EXE_towpath"))
+            .args(link)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(link.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("is up"), "{line}");
+        system("ip address add 10.80.0.2/24 dev cc-right");
+        for name in ["lo", "cc-left", "cc-right"] {
+            system(&format!("ip link set {name} up"));
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let agent = agent.map(|agent| match agent.starts_with("/tmp") {
+            true => PathBuf::from(agent),
+            false => folder.path().join(&agent[1..]),
+        });
+        let mut up = Command::new(env!("CARGO_BIN_EXE_towpath"));
+        up.args(["up", "--port", "packet:cc-left", "--address", "10.80.0.3/24", "--control"]);
+        up.arg(folder.path().join("service/c")).args(arguments).stdout(Stdio::null());
+        if let Some(agent) = &agent {
+            up.arg("--cc-socket").arg(folder.path().join("agents/cc")).arg("--cc-agents").arg(agent);
+        }
+        let service = Running(up.spawn().unwrap());
+        let agent = agent.unwrap_or_default();
+        let mut place = Self { service, _link: Running(link), folder, agent };
+        until("the service", || {
+            assert!(place.service.0.try_wait().unwrap().is_none(), "the service has ended");
+            place.command(&["stat"]).output().unwrap().status.success().then_some(())
+        });
+        place
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_towpath"));
+        command.args(words).env("TOWPATH_CONTROL", self.folder.path().join("service/c"));
+        command
+    }
+
+    /// What a command answers.
+    pub fn json(&self, words: &[&str]) -> Value {
+        let output = self.command(words).arg("--json").output().unwrap();
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Why a command is refused.
+    pub fn refusal(&self, words: &[&str]) -> String {
+        let output = self.command(words).output().unwrap();
+        assert!(!output.status.success(), "{words:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    pub fn explained(&self) -> String {
+        String::from_utf8(self.command(&["explain"]).output().unwrap().stdout).unwrap()
+    }
+
+    fn flows(&self) -> Vec<Value> {
+        let all = self.json(&["ss"]);
+        all.as_array().unwrap().iter().filter(|row| row["kind"] == "flow").cloned().collect()
+    }
+
+    /// The only flow that is established.
+    pub fn flow(&self) -> Value {
+        let mut flows = self.flows();
+        flows.retain(|row| row["state"] == "ESTABLISHED");
+        assert_eq!(flows.len(), 1, "{flows:?}");
+        flows.remove(0)
+    }
+
+    /// The name of the flow to that port of the kernel's.
+    pub fn flow_to(&self, port: u16) -> String {
+        let remote = format!("10.80.0.2:{port}");
+        let flow = self.flows().into_iter().find(|row| row["remote"] == remote.as_str()).unwrap();
+        format!("{}-{remote}", flow["local"].as_str().unwrap())
+    }
+
+    /// Waits until `cc show` of a flow is as wanted.
+    pub fn until(&self, flow: &str, what: &str, is_so: impl Fn(&Value) -> bool) {
+        let mut last = Value::Null;
+        let end = Instant::now() + PATIENCE;
+        while !is_so(&last) {
+            assert!(Instant::now() < end, "{what} does not come: {last}");
+            last = self.json(&["cc", "show", flow]);
+        }
+    }
+
+    /// Starts the accelerated program.
+    pub fn start(&self, way: &str, address: &str, port: u16, name: &str) -> Program {
+        let program = self.folder.path().join("chosen");
+        if !program.exists() {
+            let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/chosen.c");
+            let mut cc = Command::new("cc");
+            cc.args(["-O1", "-Wall", "-Werror", "-o"]).args([&program, &source]);
+            assert!(cc.status().expect("a C compiler is installed by `make setup`").success());
+        }
+        let mut command = self.command(&["run", "--require", "--"]);
+        command.arg(program).args([way, address, &port.to_string(), name]);
+        command.env("TOWPATH_PRELOAD", crate::common::library());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Program { child: Running(child), output }
+    }
+
+    /// Starts the test's own agent.
+    pub fn start_agent(&self) -> Running {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", crate::ROLE_TEST, "--ignored", "--nocapture"]);
+        Running(command.env("ROLE", "agent").env("AGENT", &self.agent).stdout(Stdio::null()).spawn().unwrap())
+    }
+
+    /// The service's socket towards agents.
+    pub fn agents_socket(&self) -> PathBuf {
+        self.folder.path().join("agents/cc")
+    }
+
+    /// A socket at the agent's place.
+    pub fn be_agent(&self) -> UnixDatagram {
+        UnixDatagram::bind(&self.agent).unwrap()
+    }
+
+    /// A `/tmp/ccp` of this namespace alone, and there the link by which agents that put it in front of all paths find the service.
+    pub fn make_portus_folder(&self) {
+        std::fs::create_dir_all("/tmp/ccp").unwrap();
+        system("mount -t tmpfs none /tmp/ccp");
+        let first = self.folder.path().iter().nth(1).unwrap();
+        std::os::unix::fs::symlink(Path::new("/").join(first), Path::new("/tmp/ccp").join(first)).unwrap();
+    }
+
+    pub fn start_released(&self, program: &Path) -> Running {
+        let mut command = Command::new(program);
+        command.args(["--ipc", "unix"]).stdout(Stdio::null()).stderr(Stdio::null());
+        Running(command.spawn().unwrap())
+    }
+}
+
+/// The accelerated program: it sends a pattern until its input ends.
+pub struct Program {
+    child: Running,
+    output: BufReader<ChildStdout>,
+}
+
+impl Program {
+    pub fn lines(&mut self, count: usize) -> Vec<String> {
+        let mut line = || {
+            let mut line = String::new();
+            self.output.read_line(&mut line).unwrap();
+            line.trim_end().to_owned()
+        };
+        (0..count).map(|_| line()).collect()
+    }
+
+    /// Ends the sending: its last words are `word`, and what it has sent has come to `peer`, byte by byte.
+    pub fn ends_with(&mut self, word: &str, peer: Peer) {
+        drop(self.child.0.stdin.take());
+        let said = self.lines(2);
+        assert_eq!(said, [word.to_owned(), format!("sent {}", peer.end())]);
+        assert!(self.child.0.wait().unwrap().success());
+    }
+}
+
+/// The kernel's end of a connection, whose bytes are checked.
+pub struct Peer {
+    port: u16,
+    received: Arc<AtomicU64>,
+    thread: JoinHandle<()>,
+}
+
+impl Peer {
+    pub fn listen() -> Self {
+        let listener = TcpListener::bind("10.80.0.2:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        Self::with(port, move || listener.accept().unwrap().0)
+    }
+
+    pub fn connect(to: &'static str) -> Self {
+        Self::with(0, move || TcpStream::connect(to).unwrap())
+    }
+
+    fn with(port: u16, begin: impl FnOnce() -> TcpStream + Send + 'static) -> Self {
+        let received = Arc::new(AtomicU64::new(0));
+        let count = received.clone();
+        let thread = std::thread::spawn(move || check(begin(), &count));
+        Self { port, received, thread }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    /// Waits until more bytes have come.
+    pub fn until_moved(&self) {
+        let before = self.received();
+        until("another byte", || (self.received() > before).then_some(()));
+    }
+
+    /// All bytes, once the sender has finished.
+    fn end(self) -> u64 {
+        self.thread.join().expect("every byte is as it was sent");
+        self.received.load(Ordering::Relaxed)
+    }
+}
+
+fn check(mut stream: TcpStream, count: &AtomicU64) {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut buffer = vec![0; 1 << 16];
+    let mut at = 0_u64;
+    loop {
+        let got = stream.read(&mut buffer).unwrap();
+        if got == 0 {
+            return stream.flush().unwrap();
+        }
+        assert!(buffer[..got].iter().zip(at..).all(|(byte, at)| u64::from(*byte) == at % 251), "at {at}");
+        at += got as u64;
+        count.store(at, Ordering::Relaxed);
+    }
+}
