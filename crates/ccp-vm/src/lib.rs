@@ -36,6 +36,7 @@
 mod bounds;
 mod builder;
 mod changes;
+mod fuse;
 mod instruction;
 mod machine;
 mod merge;
