@@ -37,6 +37,7 @@ mod bounds;
 mod builder;
 mod changes;
 mod image;
+mod fuse;
 mod instruction;
 mod machine;
 mod merge;

@@ -1,5 +1,6 @@
 //! The verifier: every rule of [`Refusal`], once, when a program is installed. It never runs a program.
 
+use crate::fuse::fuse;
 use crate::instruction::{Event, Instruction, Opcode};
 use crate::merge::{Merge, Rules};
 use crate::program::{Program, Span, Step};
@@ -41,6 +42,7 @@ pub fn verify(instructions: &[Instruction], events: &[Event]) -> Result<Program,
         let is_volatile = program.volatile & 1 << (slots::REPORT - slots::CONTROL + index) != 0;
         program.merges[index] = if is_volatile { rule } else { Merge::Newest };
     }
+    fuse(&mut program);
     Ok(program)
 }
 

@@ -14,8 +14,9 @@ const SRTT_US: u32 = 10_000;
 
 fn main() {
     match std::env::args().nth(1).as_deref() {
-        Some("figure2") => figure_2(),
-        _ => println!("one of: figure2; see the head of the source"),
+        Some("figure2") => figure_2(invocation),
+        Some("figure2-run") => figure_2(told_before),
+        _ => println!("one of: figure2, figure2-run; see the head of the source"),
     }
 }
 
@@ -53,7 +54,23 @@ fn invocation(program: &mut FlowProgram, at: &Situation, snd_max: SeqNumber) -> 
     decision
 }
 
-fn figure_2() {
+/// As `invocation`, but only the way from the signals to the decision is counted.
+fn told_before(program: &mut FlowProgram, at: &Situation, snd_max: SeqNumber) -> Option<ccp_vm::Decision> {
+    program.on_ack(at.una, at.acked, snd_max, false);
+    let decision = invocation_alone(program, at);
+    if program.announces() {
+        program.report_taken();
+    }
+    program.sent(sending(snd_max.plus(MSS), at.now_us as u32, false), SRTT_US);
+    decision
+}
+
+#[inline(never)]
+fn invocation_alone(program: &mut FlowProgram, at: &Situation) -> Option<ccp_vm::Decision> {
+    program.run(at)
+}
+
+fn figure_2(invoke: impl Fn(&mut FlowProgram, &Situation, SeqNumber) -> Option<ccp_vm::Decision>) {
     let start = Start {
         program: Arc::new(program()),
         number: 1,
@@ -85,7 +102,7 @@ fn figure_2() {
         at.una = at.una.plus(MSS);
         // A loss each hundred segments.
         at.lost = n / 100 * MSS;
-        decided += u32::from(invocation(&mut program, black_box(&at), at.una.plus(99 * MSS)).is_some());
+        decided += u32::from(invoke(&mut program, black_box(&at), at.una.plus(99 * MSS)).is_some());
     }
     assert_eq!(decided, RUNS);
     println!("{RUNS} invocations");

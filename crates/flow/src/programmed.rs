@@ -104,3 +104,79 @@ impl FlowMut<'_> {
         self.tx.in_flight().saturating_sub(gone)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Cold, Config, FlowId, Flows, Start, state};
+    use base::{Duration, Instant};
+    use ccp_vm::{Bounds, Builder, Changes, Primitive, Variable};
+    use congestion::{Algorithm, Event, RateSettings, Window};
+    use std::sync::Arc;
+
+    const MSS: u16 = 1448;
+
+    fn at(ms: u64) -> Instant {
+        Instant::ZERO.plus(Duration::from_ms(ms))
+    }
+
+    fn start(number: u32, cwnd: Option<u64>) -> Start {
+        let mut program = Builder::new();
+        let lost = program.volatile_report(0);
+        program.always(|event| {
+            event.set(lost, Primitive::LostPackets);
+            event.set(Variable::CWND, u32::MAX);
+            event.report();
+        });
+        let program = program.finish().and_then(|source| source.verify()).expect("it keeps every rule");
+        let bounds = Bounds::of(u32::from(MSS), 50_000, u64::MAX);
+        Start { program: Arc::new(program), number, bounds, changes: Changes { cwnd, ..Changes::default() } }
+    }
+
+    #[test]
+    fn events_change_nothing_under_a_program_and_a_flow_goes_back_with_what_is_in_flight() {
+        let flows = Flows::new(Config::default(), [1, 2]);
+        flows.make(FlowId(0));
+        let mut guard = flows.try_lock(FlowId(0)).expect("nothing else holds it");
+        let mut f = guard.parts();
+        *f.cold = Cold::new(Window::new(Algorithm::Reno, MSS, at(0)), at(0));
+        f.cold.srtt_us = 10_000;
+        (f.tx.mss, f.tx.cwnd) = (MSS, f.cold.window.cwnd());
+        f.tx.snd_max = f.tx.snd_una.plus(30_000);
+        f.rx.set(state::SACK);
+        let before = f.cold.window;
+        let situation = f.situation(at(1), f.pipe(), 0);
+        f.begin_program(&start(7, Some(40_000)), &situation);
+        assert_eq!((f.tx.cwnd, f.cold.window.algorithm()), (40_000, Algorithm::Reno));
+        for event in [
+            Event::Lost,
+            Event::Timeout { is_reduced: false },
+            Event::Partial,
+            Event::Recovered { is_inflated: true },
+            Event::Idle { rto: Duration::from_ms(1) },
+            Event::Undo { before: &before },
+        ] {
+            f.steer(event, &f.signals(at(10_000)));
+            assert_eq!((f.tx.cwnd, f.cold.window.cwnd(), f.cold.pace_rate), (40_000, 40_000, 0), "{event:?}");
+        }
+        // What the program asks for is moved into its bounds, and counted.
+        f.cold.recovery.lost_total += 3_000;
+        let situation = f.situation(at(2), f.pipe(), 0);
+        let program = f.cold.program.as_mut().expect("it has just begun");
+        assert!(program.is_due(situation.lost));
+        let decision = program.run(&situation).expect("nothing in it can fail");
+        assert!(program.announces() && !program.announces());
+        assert_eq!((program.report(), program.totals()), (Some(&[3][..]), (1, 0, 1)));
+        f.decide(decision.cwnd, decision.rate);
+        assert_eq!(f.tx.cwnd, 50_000);
+        assert!(f.end_program(at(3), f.pipe(), &RateSettings::default()).is_some());
+        assert_eq!((f.tx.cwnd, f.cold.window.is_programmed()), (30_000, false));
+        // The window from before the program does not come back.
+        let before = f.cold.recovery.before;
+        f.steer(Event::Undo { before: &before }, &f.signals(at(4)));
+        assert_eq!(f.tx.cwnd, 30_000);
+        assert!(
+            !f.change_program(&Changes::default())
+                && f.end_program(at(5), 0, &RateSettings::default()).is_none()
+        );
+    }
+}

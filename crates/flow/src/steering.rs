@@ -94,7 +94,7 @@ impl FlowMut<'_> {
     pub fn resize(&mut self, now: Instant, mss: u16) {
         self.tx.mss = mss;
         let signals = self.signals(now);
-        if self.rx.has(state::RECOVERY) {
+        if self.rx.has(state::RECOVERY) && !self.cold.window.is_programmed() {
             // The repair of losses governs the window (RFC 9937), and returns it to congestion control at its end.
             // (A flow whose rate is decided gets its window when the next acknowledgement comes.)
             let cold = &mut *self.cold;

@@ -279,13 +279,13 @@ impl SlowPath {
         }
     }
 
-    /// Flows with a program at most: each takes 4 KiB.
+    /// Flows with a program at most.
     fn programs_max(&self) -> usize {
         (self.flow_config().flows as usize).min(PROGRAMS_MAX)
     }
 }
 
-/// Flows with a program at most, whatever the number of flows: 256 MiB of registers and marks.
+/// Flows with a program at most, whatever the number of flows: each takes 5.4 KiB of registers and marks, all together 350 MiB.
 const PROGRAMS_MAX: usize = 65_536;
 
 /// What the slow path keeps for flows with programs. The programs themselves are in the flows' records.
