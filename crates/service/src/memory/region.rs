@@ -15,6 +15,7 @@ use std::time::Instant;
 
 /// What a slot of an application region is used for.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "most slots that are used are connections over the port")]
 pub enum Use {
     /// One end of a relayed connection: the relay's id and the end's index.
     Relay(u32, usize),
