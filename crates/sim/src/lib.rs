@@ -12,6 +12,7 @@ mod agenda;
 pub mod apps;
 mod check;
 pub mod directed;
+pub mod figure;
 mod host;
 mod hostile;
 mod interface;
