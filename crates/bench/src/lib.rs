@@ -11,6 +11,7 @@ mod channels;
 mod client;
 mod clock;
 mod cpu;
+mod dctcp_rate;
 mod demo;
 mod echo;
 mod flood;
@@ -157,6 +158,11 @@ const BENCHES: &[Bench] = &[
         name: "modules",
         about: "where the cycles of a 64-byte RPC go: by module, on the kernel, with sockets, and with the low-level API",
         run: modules::run,
+    },
+    Bench {
+        name: "dctcp-rate",
+        about: "figures 11, 12 and 13 of the TAS paper in the simulator; --seconds 11: 2,560 machines, 7 GB",
+        run: dctcp_rate::run,
     },
     Bench {
         name: "syn-flood",

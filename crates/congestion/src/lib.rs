@@ -34,7 +34,7 @@ pub use algorithm::{Algorithm, UnknownAlgorithm};
 pub use bbr::Bbr;
 pub use event::Event;
 pub use rate::{
-    ConstantRate, Rate, RateDctcp, RateDctcpSettings, RateLaw, RateSettings, RoundTrip, Timely,
+    ConstantRate, Rate, RateDctcp, RateDctcpSettings, RateLaw, RateSettings, RoundTrip, Step, Timely,
     TimelySettings,
 };
 pub use signals::{Decision, Signals};

@@ -9,7 +9,7 @@ mod law;
 mod timely;
 
 pub use constant::ConstantRate;
-pub use dctcp::{RateDctcp, RateDctcpSettings};
+pub use dctcp::{RateDctcp, RateDctcpSettings, Step};
 pub use law::{RateLaw, RateSettings};
 pub use timely::{Timely, TimelySettings};
 

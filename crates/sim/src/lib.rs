@@ -13,6 +13,7 @@ mod agents;
 pub mod apps;
 mod check;
 pub mod directed;
+pub mod figure;
 mod host;
 mod hostile;
 mod interface;

@@ -14,11 +14,11 @@ pub struct Sight {
     pub srtt_us: u32,
     /// Least round-trip time, microseconds; `u32::MAX` before the first sample.
     pub min_rtt_us: u32,
-    /// Bytes in flight.
+    /// Bytes sent and not acknowledged.
     pub in_flight: u32,
     /// Bytes retransmitted so far.
     pub retransmitted_bytes: u64,
-    /// Timeouts so far.
+    /// Number of retransmission timeouts so far.
     pub timeouts: u32,
 }
 

@@ -3,7 +3,7 @@
 /// The mean of several numbers, and half of its 95 % confidence interval.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Mean {
-    /// The mean.
+    /// The arithmetic mean of the numbers.
     pub value: f64,
     /// The true mean lies at most this far away with a probability of 95 %, if the numbers are normal and independent; infinite for fewer
     /// than two.

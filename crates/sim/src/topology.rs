@@ -59,9 +59,9 @@ impl HostSetting {
 /// A machine and its address.
 #[derive(Clone, Copy, Debug)]
 pub struct Member {
-    /// The machine.
+    /// The machine in the network.
     pub node: NodeId,
-    /// Its address.
+    /// Its IPv4 address, without neighbours on its link.
     pub addr: Ipv4Addr,
     /// The router that it is joined to.
     pub router: NodeId,
@@ -78,7 +78,7 @@ impl Member {
 /// A network with its machines.
 #[derive(Debug)]
 pub struct Fabric {
-    /// The network.
+    /// The network, with routes to every machine.
     pub network: Network,
     /// The machines, router by router.
     pub members: Vec<Member>,
@@ -95,7 +95,7 @@ pub struct Fabric {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Tree {
-    /// Number of pods.
+    /// Number of pods, which only cores join.
     pub pods: usize,
     /// Lower routers of a pod.
     pub lower: usize,

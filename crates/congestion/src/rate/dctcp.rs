@@ -8,6 +8,9 @@ const ONE: u64 = 1 << 15;
 /// g = 1/16 (RFC 8257 section 4.1).
 const G: u64 = 16;
 
+/// Least round trips in which the least rate sends a segment.
+const FLOOR_ROUND_TRIPS: u32 = 100;
+
 /// Numbers that the paper leaves open, or gives as defaults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RateDctcpSettings {
@@ -15,18 +18,42 @@ pub struct RateDctcpSettings {
     pub interval_quarters: u16,
     /// Which round trip that is. The paper does not say.
     pub round_trip: RoundTrip,
-    /// What an interval without congestion adds: "10mbps by default".
-    pub step: Rate,
+    /// What an interval without congestion adds.
+    pub step: Step,
     /// Intervals that passed without an acknowledgement add a step, too, as TAS's loop does, which does not wait for acknowledgements.
     pub adds_in_silence: bool,
 }
 
+/// What an interval without congestion adds to a rate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// The same for every rate: "10mbps by default".
+    Fixed(Rate),
+    /// The root of this rate times the flow's own: slow flows are not driven far beyond their share, fast ones grow fast, and two flows
+    /// still come to equal shares, because the decrease is proportional to the rate (binomial congestion control, INFOCOM 2001).
+    Root(Rate),
+}
+
+impl Step {
+    fn at(self, rate: Rate) -> Rate {
+        match self {
+            Self::Fixed(step) => step,
+            Self::Root(step) => {
+                let product = u64::from(step.kbit()) * u64::from(rate.kbit());
+                Rate::from_kbit(product.isqrt() as u32)
+            }
+        }
+    }
+}
+
+/// Every two least round trips, as the paper but for the step: at 10 Mbit/s hundreds of flows with a few megabits each are far from equal, and at
+/// any fixed step that suits them long flows take twice as long (docs/congestion.md has the numbers).
 impl Default for RateDctcpSettings {
     fn default() -> Self {
         Self {
             interval_quarters: 8,
-            round_trip: RoundTrip::Smoothed,
-            step: Rate::from_kbit(10_000),
+            round_trip: RoundTrip::Least,
+            step: Step::Root(Rate::from_kbit(300)),
             adds_in_silence: true,
         }
     }
@@ -101,17 +128,25 @@ impl RateDctcp {
         let interval_us = settings.interval_us(s);
         if let Some(passed_us) = self.interval.end(s.now, interval_us) {
             let steps = if settings.adds_in_silence { (passed_us / interval_us).max(1) } else { 1 };
-            self.rate = Some(self.judge(rate, passed_us, settings.step.times(u64::from(steps), 1)));
+            let step = settings.step.at(rate).times(u64::from(steps), 1);
+            self.rate = Some(self.judge(rate, passed_us, step, self.floor(s)));
             (self.acked, self.marked) = (0, 0);
         }
     }
 
+    /// The least rate: a segment for each hundred round trips, a hundredth of the least window's. A flow below it would hear nothing for so
+    /// long that it takes no part in the search for a fair share.
+    fn floor(&self, s: &Signals) -> Rate {
+        let trips_us = s.min_rtt_us.min(s.srtt_us).saturating_mul(FLOOR_ROUND_TRIPS);
+        Rate::of(u64::from(self.mss.max(1)), trips_us).max(least_rate(self.mss))
+    }
+
     /// The rate after an interval of `passed_us` at `rate`.
-    fn judge(&mut self, rate: Rate, passed_us: u32, step: Rate) -> Rate {
+    fn judge(&mut self, rate: Rate, passed_us: u32, step: Rate, floor: Rate) -> Rate {
         // "To prevent rates from growing arbitrarily in the absence of congestion, we ensure at the beginning of the control loop that the
         // rate is no more than 20% higher than the flow's send rate."
         let sent = Rate::of(u64::from(self.acked), passed_us);
-        let rate = rate.min(sent.times(6, 5)).max(least_rate(self.mss));
+        let rate = rate.min(sent.times(6, 5)).max(floor);
         if self.acked > 0 {
             // Alpha = Alpha * (1 - g) + g * M; the decay is rounded up, so that alpha can reach zero.
             let alpha = u64::from(self.alpha);
@@ -121,11 +156,12 @@ impl RateDctcp {
         if self.marked > 0 {
             // "rate-decrease proportional to fraction of ECN marked bytes": DCTCP's 1 - Alpha / 2.
             self.is_slow_start = false;
-            return rate.times(2 * ONE - u64::from(self.alpha), 2 * ONE).max(least_rate(self.mss));
+            return rate.times(2 * ONE - u64::from(self.alpha), 2 * ONE).max(floor);
         }
         // "during slow start we double the rate every control interval until there is an indication of congestion, and during additive
         // increase we add a configurable step size ... to the current rate."
-        if self.is_slow_start { rate.times(2, 1) } else { rate.plus(step) }
+        // (Steps for time without acknowledgements double the rate at most, as slow start does.)
+        if self.is_slow_start { rate.times(2, 1) } else { rate.plus(step.min(rate)) }
     }
 
     /// The rate becomes `numerator / denominator` of what it was, and slow start is over.

@@ -29,7 +29,7 @@ static CONTENTS: [u8; PIECE] = [0; PIECE];
 pub struct Job {
     /// When the application has it.
     pub at: Instant,
-    /// The receiver.
+    /// Where the receiver listens.
     pub to: SocketAddr,
     /// Its length; `u64::MAX`: it never ends.
     pub bytes: u64,

@@ -10,7 +10,7 @@ const RTT_US: u32 = 100;
 const SETTINGS: RateDctcpSettings = RateDctcpSettings {
     interval_quarters: 8,
     round_trip: RoundTrip::Smoothed,
-    step: Rate::from_kbit(10_000),
+    step: Step::Fixed(Rate::from_kbit(10_000)),
     adds_in_silence: true,
 };
 
@@ -193,7 +193,7 @@ proptest! {
         step: u32,
         inputs in proptest::collection::vec((0u8..8, any::<u32>(), any::<u32>(), any::<u64>()), 1..200),
     ) {
-        let settings = RateDctcpSettings { interval_quarters: quarters, step: Rate(step), ..SETTINGS };
+        let settings = RateDctcpSettings { interval_quarters: quarters, step: Step::Fixed(Rate(step)), ..SETTINGS };
         let mut law = RateDctcp::new(mss, at(0));
         for (kind, acked, srtt_us, ns) in inputs {
             let now = Instant::from_ns(ns);

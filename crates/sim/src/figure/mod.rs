@@ -1,0 +1,71 @@
+//! The simulations behind figures of the TAS paper (EuroSys 2019, section 5.5): each from a setting and a seed, with plain numbers as result.
+
+mod cluster;
+mod incast;
+mod single_link;
+
+pub use cluster::{Cluster, ClusterResult};
+pub use incast::{Incast, IncastResult};
+pub use single_link::{SingleLink, SingleLinkResult};
+
+use crate::load::Message;
+use crate::network::Network;
+use base::{Duration, Instant};
+use congestion::{Algorithm, RateSettings};
+use link::{Amount, LinkConfig};
+
+/// When every simulation begins.
+const BEGIN: Instant = Instant::from_ns(1_000_000_000);
+/// Bytes of the longest short flow and the shortest long one.
+const SHORT: u64 = 100_000;
+const LONG: u64 = 1_000_000;
+
+/// The law that is examined.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Law {
+    /// The algorithm of all flows.
+    pub algorithm: Algorithm,
+    /// Its settings, if it decides a rate.
+    pub rates: RateSettings,
+}
+
+/// 10 Gbit/s with a queue of 1,000 packets that marks from 65 on: a quarter of a round trip of 100 us each way and link.
+fn link(delay_us: u64) -> LinkConfig {
+    let mut link = LinkConfig::rated(10_000_000_000, Duration::from_us(delay_us));
+    (link.queue_packets, link.ecn_threshold) = (Some(1_000), Some(Amount::Packets(65)));
+    link
+}
+
+/// Mean completion times, microseconds; NaN where there is no such flow.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Times {
+    /// Mean of all flows.
+    pub all: f64,
+    /// Flows shorter than 100 KB.
+    pub short: f64,
+    /// Flows of 1 MB or more.
+    pub long: f64,
+    /// Number of flows that were not over at the end.
+    pub left: usize,
+}
+
+impl Times {
+    fn of(messages: &[Message]) -> Self {
+        let mean = |is_wanted: &dyn Fn(u64) -> bool| {
+            let took = messages.iter().filter(|m| is_wanted(m.bytes)).filter_map(Message::took);
+            let took: Vec<f64> = took.map(|took| took.as_ns() as f64 / 1e3).collect();
+            took.iter().sum::<f64>() / took.len() as f64
+        };
+        Self {
+            all: mean(&|_| true),
+            short: mean(&|bytes| bytes < SHORT),
+            long: mean(&|bytes| bytes >= LONG),
+            left: messages.iter().filter(|m| m.ended.is_none()).count(),
+        }
+    }
+}
+
+/// Packets that all queues of a network have dropped.
+fn dropped(network: &Network) -> u64 {
+    network.links().map(|(_, _, link)| link.counters().dropped()).sum()
+}
