@@ -132,13 +132,19 @@ impl Records {
     #[inline]
     pub(crate) fn take_back(&mut self, cold: &mut Cold) {
         if cold.loss_record != 0 {
-            let record = self.take_out(cold);
-            self.idle.extend(record);
-            cold.runs = 0;
-            (cold.recovery.held, cold.recovery.lost, cold.recovery.again) = (0, 0, 0);
-            if let (true, Some(stock)) = (self.idle.len() > CACHE, &self.stock) {
-                stock.spill(&mut self.idle);
-            }
+            self.take_lent_back(cold);
+        }
+    }
+
+    /// As `take_back`, for a flow that has a record. Not inlined: a request and its answer need none.
+    #[inline(never)]
+    fn take_lent_back(&mut self, cold: &mut Cold) {
+        let record = self.take_out(cold);
+        self.idle.extend(record);
+        cold.runs = 0;
+        (cold.recovery.held, cold.recovery.lost, cold.recovery.again) = (0, 0, 0);
+        if let (true, Some(stock)) = (self.idle.len() > CACHE, &self.stock) {
+            stock.spill(&mut self.idle);
         }
     }
 

@@ -15,7 +15,7 @@ impl Core {
     /// Carries out the commands that wait. Returns their number.
     pub(crate) fn obey<P: Port + ?Sized>(&mut self, port: &mut P) -> u32 {
         let mut count = 0;
-        while count < COMMANDS_MAX as u32 && self.state.stalled.is_none() {
+        while count < COMMANDS_MAX as u32 {
             let Self { flows, commands, homes, awake, state, .. } = self;
             let task = commands.pop(|command, frame| match command {
                 Command::AddRegion { index, region, pool } => {
@@ -68,6 +68,9 @@ impl Core {
             let Some(task) = task else { break };
             self.perform(task, port);
             count += 1;
+            if self.state.stalled.is_some() {
+                break;
+            }
         }
         count
     }

@@ -130,8 +130,7 @@ impl Core {
         (self.state.sent, self.state.is_port_full, self.state.left) = (0, false, ROUND);
         port.set_now(now);
         // Commands first, because packets of a new flow may come in the same round as the command that adds its region.
-        let mut commands = if self.inboxes.is_empty() { 0 } else { self.hear_others(port) };
-        commands += self.obey(port);
+        let commands = if self.inboxes.is_empty() { self.obey(port) } else { self.hear_others(port) };
         let ahead = if self.state.is_crowded { self.packets_ahead(port, meter) } else { 0 };
         meter.enter(Part::Doorbells);
         let doorbells = self.applications(port, meter);
@@ -153,7 +152,7 @@ impl Core {
             sent: self.state.sent,
             deadline: self.deadline(port),
             wake_slow_path: self.state.exceptions.must_wake(),
-            wake_cores: std::mem::take(&mut self.state.wakes_cores) | self.state.others.must_wake(),
+            wake_cores: if self.inboxes.is_empty() { 0 } else { self.wakes_cores() },
         }
     }
 

@@ -212,8 +212,8 @@ impl FlowLists {
     /// The time of the first entry of all lists with times.
     pub(crate) fn next_deadline(&self) -> Instant {
         let at = |list: &List| list.front().map_or(Instant::NEVER, |(_, at)| Instant::from_ns(at));
-        let lists = [&self.acks, &self.lent, &self.due, &self.grown, &self.held];
-        let first = lists.into_iter().map(at).fold(Instant::NEVER, Instant::min);
+        let first =
+            at(&self.acks).min(at(&self.lent)).min(at(&self.due)).min(at(&self.grown)).min(at(&self.held));
         first
             .min(self.next_tick())
             .min(self.looks.next_deadline())

@@ -118,7 +118,14 @@ impl Core {
         self.inboxes.get(self.index as usize).map_or(0, flow::Consumer::len)
     }
 
-    /// Takes in what other cores have handed on, then what was parked, if flows have come. Returns the number of messages.
+    /// One bit for each other core that sleeps and has news or messages now.
+    #[cold]
+    pub(crate) fn wakes_cores(&mut self) -> u32 {
+        std::mem::take(&mut self.state.wakes_cores) | self.state.others.must_wake()
+    }
+
+    /// Takes in what other cores have handed on, then what was parked, if flows have come; then carries out the slow path's commands. Returns
+    /// the number of messages and commands.
     #[cold]
     pub(crate) fn hear_others<P: Port + ?Sized>(&mut self, port: &mut P) -> u32 {
         self.state.answer_slow_path();
@@ -142,7 +149,7 @@ impl Core {
             count += self.hear(self.index as usize, parked, port);
             self.state.others.is_sorting = false;
         }
-        count
+        if self.state.stalled.is_none() { count + self.obey(port) } else { count }
     }
 
     /// Takes up to `most` messages out of one ring. Returns their number.
