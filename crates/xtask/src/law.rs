@@ -32,6 +32,7 @@ const LAW: &[(&str, May)] = &[
     ("ccp", May::Need(&["base", "ccp-vm", "ccp-wire"])),
     ("ccp-lang", May::Need(&["ccp-vm"])),
     ("ccp-linux", May::Need(&["base", "ccp", "ccp-vm", "ccp-wire"])),
+    ("ccp-quinn", May::Need(&["ccp-vm"])),
     ("ccp-vm", May::Need(&[])),
     ("ccp-wire", May::Need(&["ccp-vm"])),
     ("flow", May::Need(&["base", "wire", "shm", "queue", "congestion"])),
