@@ -33,6 +33,7 @@ const LAW: &[(&str, May)] = &[
     ("ccp-agent", May::Need(&["base", "ccp-lang", "ccp-vm", "ccp-wire"])),
     ("ccp-lang", May::Need(&["ccp-vm"])),
     ("ccp-linux", May::Need(&["base", "ccp", "ccp-vm", "ccp-wire"])),
+    ("ccp-quinn", May::Need(&["ccp-vm"])),
     ("ccp-vm", May::Need(&[])),
     ("ccp-wire", May::Need(&["ccp-vm"])),
     ("flow", May::Need(&["base", "wire", "shm", "queue", "ccp-vm", "congestion"])),
