@@ -187,19 +187,29 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     let mut samples = Samples::default();
     for _ in 0..options.runs() {
         for flows in FLOWS {
-            let (ns, rate) = one(flows, Duration::from_secs_f64(options.seconds()))?;
+            let floor = one(flows, Duration::from_secs_f64(options.seconds()))?;
             let case = format!("floor/n{flows}");
-            samples.add(&case, "lines", "service's core", "ns", ns);
-            samples.add(&case, "lines", "rate", "RPC/s", rate);
+            samples.add(&case, "lines", "service's core", "ns", floor.service_ns);
+            samples.add(&case, "lines", "application's end", "ns", floor.application_ns);
+            samples.add(&case, "lines", "rate", "RPC/s", floor.rate);
         }
     }
     report.rows = samples.rows();
-    report.note("nanoseconds of rounds that found work, per RPC: 6 lines of the other core's are read, 6 that it has read are written, 7 of the core's own are read and written");
+    report.note("nanoseconds of rounds that found work, per RPC: 6 lines of the other core's are read, 6 that it has read are written, 7 of the core's own are read and written; the application's end: 2 lines of the other core's are read, 2 that it has read are written, 1 of its own is read and written");
     Ok(report)
 }
 
-/// Nanoseconds of the service's core per RPC, and RPCs per second.
-fn one(flows: usize, time: Duration) -> anyhow::Result<(f64, f64)> {
+/// What one run has found.
+struct Floor {
+    /// Nanoseconds of the service's core per RPC.
+    service_ns: f64,
+    /// Nanoseconds of the application's end per RPC: from the doorbell to the published answer.
+    application_ns: f64,
+    /// RPCs per second.
+    rate: f64,
+}
+
+fn one(flows: usize, time: Duration) -> anyhow::Result<Floor> {
     let shared = Arc::new(Shared::new(flows));
     let sockets = Lines::new(flows, OWN_OF_SOCKET);
     let near = {
@@ -210,7 +220,7 @@ fn one(flows: usize, time: Duration) -> anyhow::Result<(f64, f64)> {
     let until = start + time.as_nanos() as u64;
     // At most `FRAMES` RPCs are under way, as in `echo`.
     let most = flows.min(FRAMES) as u64;
-    let (mut asked, mut heard, mut answered) = (0u64, 0u64, 0u64);
+    let (mut asked, mut heard, mut answered, mut answering_ns) = (0u64, 0u64, 0u64, 0u64);
     while clock::now_ns() < until {
         if asked < heard + most {
             while asked < heard + most {
@@ -219,7 +229,11 @@ fn one(flows: usize, time: Duration) -> anyhow::Result<(f64, f64)> {
             }
             shared.requests.announce(asked);
         }
+        let (at, before) = (clock::now_ns(), answered);
         std::hint::black_box(shared.pass(&shared.told, Some(&sockets), &shared.answers, &mut answered));
+        if answered > before {
+            answering_ns += clock::now_ns() - at;
+        }
         let end = shared.replies.reached();
         while heard < end {
             std::hint::black_box(shared.replies.read(heard, shared.flow(heard)));
@@ -229,7 +243,11 @@ fn one(flows: usize, time: Duration) -> anyhow::Result<(f64, f64)> {
     let rate = heard as f64 * 1e9 / (clock::now_ns() - start) as f64;
     shared.stop.store(true, Relaxed);
     let (spent, served) = near.join().map_err(|_| anyhow::anyhow!("the service's thread panicked"))?;
-    Ok((spent as f64 / served.max(1) as f64, rate))
+    Ok(Floor {
+        service_ns: spent as f64 / served.max(1) as f64,
+        application_ns: answering_ns as f64 / answered.max(1) as f64,
+        rate,
+    })
 }
 
 /// The service's thread. Returns its nanoseconds in rounds that found work, and the number of RPCs served.
