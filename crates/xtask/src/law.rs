@@ -31,6 +31,7 @@ const LAW: &[(&str, May)] = &[
     ("channel", May::Need(&["base"])),
     ("ccp", May::Need(&["base", "ccp-vm", "ccp-wire"])),
     ("ccp-agent", May::Need(&["base", "ccp-lang", "ccp-vm", "ccp-wire"])),
+    ("ccp-algorithms", May::Need(&["ccp-agent"])),
     ("ccp-lang", May::Need(&["ccp-vm"])),
     ("ccp-vm", May::Need(&[])),
     ("ccp-wire", May::Need(&["ccp-vm"])),
@@ -45,7 +46,12 @@ const LAW: &[(&str, May)] = &[
     ("socket", May::Need(&["base", "cycles", "shm", "queue", "control", "endpoint", "session"])),
     ("preload", May::Need(&["base", "loader", "session", "socket"])),
     ("service", May::Need(SERVICE)),
-    ("towpath", May::Need(&["base", "control", "service", "bench", "link", "emulator", "script", "sim"])),
+    (
+        "towpath",
+        May::Need(&[
+            "base", "ccp-lang", "ccp-vm", "control", "service", "bench", "link", "emulator", "script", "sim",
+        ]),
+    ),
     ("bench", May::NeedAny),
     ("sim", May::NeedAny),
     ("packetdrill", May::Need(&["base", "loader", "port", "script", "sim", "wire"])),
