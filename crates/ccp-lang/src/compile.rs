@@ -18,6 +18,8 @@ pub struct Compiled {
     instructions: Vec<Instruction>,
     events: Vec<Event>,
     declared: Vec<(String, Register)>,
+    locals: Vec<(String, Register)>,
+    event_lines: Vec<usize>,
     program: Program,
 }
 
@@ -32,6 +34,25 @@ impl Compiled {
     #[must_use]
     pub fn events(&self) -> &[Event] {
         &self.events
+    }
+
+    /// The line of the outer `when` that each event belongs to.
+    #[must_use]
+    pub fn event_lines(&self) -> &[usize] {
+        &self.event_lines
+    }
+
+    /// The name of a variable, declared or local; `None` for registers without one.
+    #[must_use]
+    pub fn name(&self, register: Register) -> Option<&str> {
+        let all = self.declared.iter().chain(&self.locals);
+        all.into_iter().find(|(_, own)| *own == register).map(|(name, _)| name.as_str())
+    }
+
+    /// The names of the variables that an agent may set, beside `Cwnd` and `Rate`, in the order of the text.
+    pub fn controls(&self) -> impl Iterator<Item = &str> {
+        let controls = self.declared.iter().filter(|(_, register)| register.scope.is_control());
+        controls.map(|(name, _)| name.as_str())
     }
 
     /// The same program, verified and ready to run.
@@ -105,7 +126,7 @@ pub fn compile(text: &str) -> Result<Compiled, Vec<Mistake>> {
 }
 
 fn finish(writer: Events, last: Place) -> Result<Compiled, Vec<Mistake>> {
-    let Events { code, mut events, mut mistakes } = writer;
+    let Events { code, mut events, lines, mut mistakes } = writer;
     mistakes.sort_by_key(|mistake| (mistake.line, mistake.column));
     if !mistakes.is_empty() {
         return Err(mistakes);
@@ -118,7 +139,11 @@ fn finish(writer: Events, last: Place) -> Result<Compiled, Vec<Mistake>> {
         event.body_start += definitions;
     }
     match Program::verify(&instructions, &events) {
-        Ok(program) => Ok(Compiled { instructions, events, declared: code.names.into_declared(), program }),
+        Ok(program) => {
+            let locals = code.names.locals();
+            let declared = code.names.into_declared();
+            Ok(Compiled { instructions, events, declared, locals, event_lines: lines, program })
+        }
         Err(refusal) => Err(vec![Mistake::new(last, "a program that a datapath takes", refusal.to_string())]),
     }
 }

@@ -20,6 +20,8 @@ use crate::tree::{Call, Node};
 pub struct Events {
     pub code: Code,
     pub events: Vec<Event>,
+    /// The line of the outer `when` of each event.
+    pub lines: Vec<usize>,
     pub mistakes: Vec<Mistake>,
 }
 
@@ -136,6 +138,7 @@ impl Events {
             return self.mistakes.push(mistake.hint("a `when` inside another takes two"));
         }
         let end = self.code.instructions.len();
+        self.lines.push(outer.place.line);
         self.events.push(Event {
             flag_start: outer.flag_start as u32,
             flag_count: (outer.body_start - outer.flag_start) as u32,

@@ -31,12 +31,14 @@
 mod compile;
 mod events;
 mod expression;
+mod hazards;
 mod lexer;
 mod mistake;
 mod names;
 mod tree;
 
 pub use compile::{Compiled, compile};
+pub use hazards::{Hazard, HazardKind, hazards};
 pub use mistake::Mistake;
 
 /// Bytes of a program's text at most.

@@ -137,6 +137,11 @@ impl Names {
         self.declared.into_iter().map(|(name, known, _)| (name, known.register)).collect()
     }
 
+    /// The local variables with their registers.
+    pub fn locals(&self) -> Vec<(String, Register)> {
+        self.locals.iter().map(|(name, known)| (name.clone(), known.register)).collect()
+    }
+
     fn local(&self) -> Option<Register> {
         let index = self.locals.len() + self.hidden;
         (index < LOCALS_MAX).then(|| Register::new(Scope::Local, index as u32))

@@ -2,6 +2,7 @@
 
 mod encoding;
 mod flow;
+mod hazards;
 mod hostile;
 mod meaning;
 mod mistakes;

@@ -31,6 +31,7 @@ const LAW: &[(&str, May)] = &[
     ("channel", May::Need(&["base"])),
     ("ccp", May::Need(&["base", "ccp-vm", "ccp-wire"])),
     ("ccp-agent", May::Need(&["base", "ccp-lang", "ccp-vm", "ccp-wire"])),
+    ("ccp-algorithms", May::Need(&["ccp-agent"])),
     ("ccp-lang", May::Need(&["ccp-vm"])),
     ("ccp-linux", May::Need(&["base", "ccp", "ccp-vm", "ccp-wire"])),
     ("ccp-quinn", May::Need(&["ccp-vm"])),
@@ -53,7 +54,9 @@ const LAW: &[(&str, May)] = &[
         May::Need(&[
             "base",
             "ccp",
+            "ccp-lang",
             "ccp-linux",
+            "ccp-vm",
             "control",
             "service",
             "bench",

@@ -1,0 +1,61 @@
+//! Algorithms of congestion control, each in one file to learn from. They decide; what carries their decisions is crate `ccp_agent`.
+//!
+//! | algorithm | what lives in the datapath | what the agent does |
+//! |---|---|---|
+//! | [`aimd`] (CCP paper, section 4.2) | sums for a round trip | the window, each round trip |
+//! | [`reno`] (RFC 5681) | everything | notes losses in its log |
+//! | [`cubic`] (RFC 9438) | the curve for each acknowledgement | the cube root, after each loss |
+//! | [`dctcp`] (RFC 8257) | everything | notes `alpha` |
+//! | [`bbr`] (CCP paper, section 4.3) | the pulses of the rate | filters of rate and round-trip time, phases |
+//! | [`copa`] (NSDI 2018) | the least round-trip time of half a round trip | window, velocity, mode |
+//! | [`vegas`] (SIGCOMM 1994) | the least round-trip time of a round trip | the window |
+//! | [`nimbus`] (SIGCOMM 2022) | sums of 10 ms | the Fourier transform, the pulses, both rates |
+//! | [`slow_start`] (CCP paper, section 4.4) | three ways | until the first loss |
+//! | [`aggregate`] (CCP paper, section 6.3) | sums for a round trip | one window for all flows of an address |
+//!
+//! [`all`] is an agent with all of them. Windows are bytes, rates bytes per second, times microseconds, unless a name says otherwise.
+#![forbid(unsafe_code)]
+
+pub mod aggregate;
+pub mod aimd;
+pub mod bbr;
+pub mod copa;
+pub mod cubic;
+pub mod dctcp;
+mod elasticity;
+pub mod nimbus;
+pub mod reno;
+pub mod slow_start;
+pub mod vegas;
+
+use ccp_agent::{Agent, Aggregated, Error};
+
+/// Sums of a round trip that several algorithms decide by: `acked`, `lost`, `timeout`, the least `rtt`; a report each `interval_us` and at each
+/// loss.
+pub const ROUND: &str = include_str!("programs/round.ccp");
+
+/// An agent with all algorithms of this crate; Cubic is the default.
+///
+/// # Errors
+/// None, as a test shows.
+pub fn all() -> Result<Agent, Error> {
+    let mut agent = Agent::new();
+    agent.add(cubic::Cubic)?;
+    agent.add(aimd::Aimd)?;
+    agent.add(reno::Reno)?;
+    agent.add(dctcp::Dctcp)?;
+    agent.add(bbr::Bbr)?;
+    agent.add(copa::Copa)?;
+    agent.add(vegas::Vegas)?;
+    agent.add(nimbus::Nimbus::default())?;
+    for way in slow_start::Way::ALL {
+        agent.add(slow_start::SlowStart(way))?;
+    }
+    agent.add(Aggregated::new(aggregate::BySource))?;
+    Ok(agent)
+}
+
+/// A program under a name, as [`ccp_agent::Algorithm::programs`] returns it.
+fn named(name: &str, text: &str) -> (String, String) {
+    (name.to_owned(), text.to_owned())
+}

@@ -1,0 +1,22 @@
+# As `measure`, and the pulses of BBR: of eight intervals one at 5/4 of the rate `bw`, one at 3/4, and six at the rate itself.
+(def
+    (Report (volatile rate 0) (volatile rtt +infinity) (volatile lost 0) (in_flight 0))
+    (interval_us 10000)
+    (bw 0)
+    (phase 2)
+    (gain 4))
+(when true
+    (:= Report.rate (max Report.rate Flow.rate_incoming))
+    (:= Report.rtt (min Report.rtt Flow.rtt_sample_us))
+    (:= Report.lost (+ Report.lost Ack.lost_pkts_sample))
+    (:= Report.in_flight Flow.bytes_in_flight)
+    (fallthrough))
+(when (> Micros interval_us)
+    (:= phase (+ phase 1))
+    (:= phase (if (== phase 8) 0))
+    (:= gain 4)
+    (:= gain (if (== phase 0) 5))
+    (:= gain (if (== phase 1) 3))
+    (:= Rate (/ (* bw gain) 4))
+    (report)
+    (reset))

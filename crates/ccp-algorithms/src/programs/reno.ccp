@@ -1,0 +1,36 @@
+# Reno (RFC 5681): slow start, one segment more for each window that is acknowledged, half after a loss, one segment after a timeout.
+(def
+    (Report (volatile lost 0) (volatile timeout false) (cwnd 0))
+    (mss 1448)
+    (ssthresh +infinity)
+    (credit 0)                          # bytes acknowledged since the window grew last
+    (recover_us 0)                      # until then losses belong to the last reduction, and the window does not grow
+    (rtt 100000))
+(when true
+    (:= Report.lost (+ Report.lost Ack.lost_pkts_sample))
+    (:= rtt (if (!= Flow.rtt_sample_us +infinity) Flow.rtt_sample_us))
+    (fallthrough))
+(when (|| Flow.was_timeout (&& (> Ack.lost_pkts_sample 0) (>= Ack.now recover_us)))
+    (:= ssthresh (max (/ Cwnd 2) (* 2 mss)))
+    (:= Cwnd ssthresh)
+    (:= credit 0)
+    (:= recover_us (+ Ack.now rtt))
+    (fallthrough))
+(when Flow.was_timeout
+    (:= Report.timeout true)
+    (:= recover_us 0)
+    (:= Cwnd mss)
+    (fallthrough))
+(when (&& (&& (== Ack.lost_pkts_sample 0) (>= Ack.now recover_us)) (< Cwnd ssthresh))
+    (:= Cwnd (+ Cwnd Ack.bytes_acked))
+    (fallthrough))
+(when (&& (&& (== Ack.lost_pkts_sample 0) (>= Ack.now recover_us)) (>= Cwnd ssthresh))
+    (:= credit (+ credit Ack.bytes_acked))
+    (fallthrough))
+(when (>= credit Cwnd)
+    (:= credit (- credit Cwnd))
+    (:= Cwnd (+ Cwnd mss))
+    (fallthrough))
+(when (> Ack.lost_pkts_sample 0)
+    (:= Report.cwnd Cwnd)
+    (report))
