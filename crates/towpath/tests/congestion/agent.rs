@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// The number of the agent's only program.
 pub const PROGRAM: u32 = 7;
 
-/// Answers until it is killed.
+/// Answers until it is killed; with `dies` in `AGENT_THAT` until it has installed its program.
 pub fn serve() {
     let path = PathBuf::from(std::env::var_os("AGENT").unwrap());
     let _ = std::fs::remove_file(&path);
@@ -26,7 +26,12 @@ pub fn serve() {
         };
         for message in messages(&buffer[..len]) {
             match message.expect("the service sends what has a meaning") {
-                Message::Ready { .. } => install(&say),
+                Message::Ready { .. } => {
+                    install(&say);
+                    if std::env::var("AGENT_THAT").is_ok_and(|what| what == "dies") {
+                        std::process::exit(0);
+                    }
+                }
                 Message::Create { flow, create } => {
                     let [window] = window(20 * u64::from(create.mss));
                     // More than there can be.

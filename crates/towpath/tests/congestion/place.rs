@@ -170,9 +170,21 @@ impl Place {
 
     /// Starts the test's own agent.
     pub fn start_agent(&self) -> Running {
+        self.start_agent_that("serves")
+    }
+
+    pub fn start_agent_that(&self, what: &str) -> Running {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", crate::ROLE_TEST, "--ignored", "--nocapture"]);
-        Running(command.env("ROLE", "agent").env("AGENT", &self.agent).stdout(Stdio::null()).spawn().unwrap())
+        Running(
+            command
+                .env("ROLE", "agent")
+                .env("AGENT", &self.agent)
+                .env("AGENT_THAT", what)
+                .stdout(Stdio::null())
+                .spawn()
+                .unwrap(),
+        )
     }
 
     /// The service's socket towards agents.
@@ -182,6 +194,7 @@ impl Place {
 
     /// A socket at the agent's place.
     pub fn be_agent(&self) -> UnixDatagram {
+        let _ = std::fs::remove_file(&self.agent);
         UnixDatagram::bind(&self.agent).unwrap()
     }
 
