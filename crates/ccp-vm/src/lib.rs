@@ -36,8 +36,8 @@
 mod bounds;
 mod builder;
 mod changes;
-mod image;
 mod fuse;
+mod image;
 mod instruction;
 mod machine;
 mod merge;

@@ -15,7 +15,7 @@ fn scene() -> (Arc<Memory>, Ends, u64, u64) {
     for side in [Side::Zero, Side::One] {
         region.populate(side, 0, 1 << 20).unwrap();
     }
-    let memory = Arc::new(Memory::new(7, 2, region, fd));
+    let memory = Arc::new(Memory::new(7, 2, region, fd, flow::Limits::none()));
     memory.area.set_watermark(1 << 20);
     let mut ends = Ends::new(RING_MOST);
     let (tag, edge) = ends.add(memory.clone(), SLOT, AT, false);
