@@ -3,6 +3,7 @@
 
 mod advice;
 mod ask;
+mod cc_check;
 mod cycles;
 mod explain;
 mod link_command;
@@ -105,6 +106,9 @@ enum Command {
     /// Say of each socket whether it is accelerated, why not, and what limits it now
     #[command(after_help = explain::HELP)]
     Explain(explain::Explain),
+    /// Check programs of congestion control
+    #[command(after_help = cc_check::HELP)]
+    Cc(cc_check::Cc),
     /// Emulate a link between two interfaces: rate, delay, queue, marks, loss and other mishaps
     #[command(after_help = link_command::HELP)]
     Link(Box<link_command::LinkCommand>),
@@ -160,6 +164,7 @@ fn main() -> ExitCode {
         Command::Stat { place, json, cycles: Some(word) } => cycles::show(&place.path(), json, word),
         Command::Stat { place, json, cycles: None } => table::statistics(&place.path(), json),
         Command::Explain(explain) => explain.execute(),
+        Command::Cc(cc) => cc.execute(),
         Command::Link(link) => link.execute(),
         Command::Demo => bench::demo(),
         Command::Bench { args } => return measure(&args),
