@@ -2,7 +2,7 @@
 
 use crate::Where;
 use crate::ask::report;
-use crate::cc_kernel;
+use crate::{cc_check, cc_kernel};
 use crate::table::{align, print};
 use anyhow::bail;
 use clap::{Args, Subcommand};
@@ -63,6 +63,9 @@ enum What {
         #[arg(long)]
         json: bool,
     },
+    /// Compile programs, and say what they cost, what they use, and what can stop a run
+    #[command(after_help = cc_check::HELP)]
+    Check(cc_check::Check),
     /// Programs and agents for the kernel's own TCP
     #[command(after_help = cc_kernel::HELP)]
     Kernel(cc_kernel::Kernel),
@@ -112,6 +115,7 @@ impl std::str::FromStr for Wanted {
 impl Cc {
     pub fn execute(self) -> anyhow::Result<()> {
         let (place, ask, json): (_, _, _) = match self.what {
+            What::Check(check) => return check.execute(),
             What::Kernel(kernel) => return kernel.execute(),
             What::List { place, json } => (place, CongestionAsk::List, json),
             What::Show { place, flow, json } => (place, CongestionAsk::Show(flow), json),

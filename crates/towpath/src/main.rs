@@ -4,6 +4,7 @@
 mod advice;
 mod ask;
 mod cc;
+mod cc_check;
 mod cc_kernel;
 mod channels;
 mod cycles;

@@ -1,0 +1,141 @@
+//! `towpath cc check`: compiles programs of congestion control and says what they cost, what they use, and what can stop a run.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use ccp_lang::{Compiled, Mistake, TEXT_MAX, compile, hazards};
+use ccp_vm::{
+    CONTROLS_MAX, EVENTS_MAX, INSTRUCTIONS_MAX, LOCALS_MAX, REPORTS_MAX, Register, Scope, TEMPS_MAX,
+};
+use serde_json::{Value, json};
+
+use crate::table::print;
+
+pub const HELP: &str = "Examples:\n  \
+towpath cc check reno.ccp                              cost, registers, what can overflow; mistakes with line and column\n  \
+towpath cc check *.ccp --json\n\n\
+A program of the language in docs/congestion.md. Exit status 1 if a file has a mistake. What \"can\" overflow assumes counts,\n\
+round-trip times and variables that only an agent sets below 2^32, and times, rates and windows below 2^44.";
+
+/// What to check.
+#[derive(Debug, clap::Args)]
+pub struct Check {
+    /// Files with one program each
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Check {
+    /// Checks all files.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or has a mistake.
+    pub fn execute(self) -> anyhow::Result<()> {
+        let mut bad = 0;
+        let mut all = Vec::new();
+        for file in &self.files {
+            let text = read(file)?;
+            let outcome = compile(&text);
+            bad += usize::from(outcome.is_err());
+            match (&outcome, self.json) {
+                (Ok(compiled), false) => print(&good(file, compiled))?,
+                (Err(mistakes), false) => print(&wrong(file, &text, mistakes))?,
+                (outcome, true) => all.push(as_json(file, outcome)),
+            }
+        }
+        if self.json {
+            print(&serde_json::to_string_pretty(&all)?)?;
+        }
+        if bad > 0 {
+            bail!("{bad} of {} programs have mistakes", self.files.len());
+        }
+        Ok(())
+    }
+}
+
+fn read(file: &Path) -> anyhow::Result<String> {
+    let name = file.display();
+    let len = std::fs::metadata(file).with_context(|| format!("cannot read {name}"))?.len();
+    if len > TEXT_MAX as u64 {
+        bail!("{name}: {len} bytes, a program has at most {TEXT_MAX}");
+    }
+    std::fs::read_to_string(file).with_context(|| format!("cannot read {name} as text"))
+}
+
+/// The number of different registers of some scopes that a program names.
+fn used(compiled: &Compiled, scopes: &[Scope]) -> usize {
+    let steps = compiled.instructions().iter().flat_map(|step| [step.result, step.left, step.right]);
+    let of_scope = steps.filter(|register: &Register| scopes.contains(&register.scope));
+    of_scope.map(|register| register.index).collect::<std::collections::BTreeSet<_>>().len()
+}
+
+/// Registers by kind: how many a program uses, and how many there are.
+fn registers(compiled: &Compiled) -> [(&'static str, usize, usize); 4] {
+    [
+        ("report", compiled.reports().count(), REPORTS_MAX),
+        ("control", compiled.controls().count(), CONTROLS_MAX),
+        ("local", used(compiled, &[Scope::Local]), LOCALS_MAX),
+        ("temporary", used(compiled, &[Scope::Temp]), TEMPS_MAX),
+    ]
+}
+
+fn good(file: &Path, compiled: &Compiled) -> String {
+    let or_none = |names: Vec<&str>| if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
+    let used = registers(compiled).map(|(kind, count, most)| format!("{kind} {count} of {most}")).join(", ");
+    let mut lines = vec![
+        format!("{}: no mistakes", file.display()),
+        format!(
+            "  cost       at most {} instructions a run (of {INSTRUCTIONS_MAX}), {} events (of {EVENTS_MAX})",
+            compiled.program().cost(),
+            compiled.events().len()
+        ),
+        format!("  registers  {used}"),
+        format!("  reports    {}", or_none(compiled.reports().collect())),
+        format!("  settable   Cwnd, Rate, {}", or_none(compiled.controls().collect())),
+    ];
+    let hazards = hazards(compiled);
+    if hazards.is_empty() {
+        lines.push("  faults     none: no run can stop".to_owned());
+    }
+    lines.extend(hazards.iter().map(|hazard| format!("  fault      {hazard}")));
+    lines.join("\n")
+}
+
+/// Each mistake with its line, and a mark below its column.
+fn wrong(file: &Path, text: &str, mistakes: &[Mistake]) -> String {
+    let shown = |mistake: &Mistake| {
+        let line = text.lines().nth(mistake.line - 1).unwrap_or_default();
+        let before = line.chars().take(mistake.column - 1);
+        let blank: String = before.map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
+        format!("{}:{mistake}\n  {line}\n  {blank}^", file.display())
+    };
+    mistakes.iter().map(shown).collect::<Vec<_>>().join("\n")
+}
+
+fn as_json(file: &Path, outcome: &Result<Compiled, Vec<Mistake>>) -> Value {
+    match outcome {
+        Ok(compiled) => {
+            let registers: serde_json::Map<String, Value> = registers(compiled)
+                .into_iter()
+                .map(|(kind, used, most)| (kind.to_owned(), json!({"used": used, "most": most})))
+                .collect();
+            let faults: Vec<String> = hazards(compiled).iter().map(ToString::to_string).collect();
+            json!({
+                "file": file, "mistakes": [], "instructions": compiled.program().cost(),
+                "events": compiled.events().len(), "registers": registers, "faults": faults,
+                "reports": compiled.reports().collect::<Vec<_>>(),
+                "settable": compiled.controls().collect::<Vec<_>>(),
+            })
+        }
+        Err(mistakes) => {
+            let one = |mistake: &Mistake| {
+                json!({"line": mistake.line, "column": mistake.column, "expected": mistake.expected,
+                       "found": mistake.found, "hint": mistake.hint})
+            };
+            json!({"file": file, "mistakes": mistakes.iter().map(one).collect::<Vec<_>>()})
+        }
+    }
+}
