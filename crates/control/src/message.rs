@@ -391,7 +391,7 @@ pub enum Report {
     /// Read the policy file again. Only the service's own user or root.
     Reload,
     /// List or change what chooses congestion control.
-    Congestion(CongestionAsk),
+    Congestion(Box<CongestionAsk>),
 }
 
 /// A change of cycle counting.

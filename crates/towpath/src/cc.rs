@@ -120,7 +120,7 @@ impl Cc {
             CongestionAsk::Set { .. } => done,
             CongestionAsk::Show(_) => shown,
         };
-        let answer = report(&place.path(), Report::Congestion(ask))?;
+        let answer = report(&place.path(), Report::Congestion(Box::new(ask)))?;
         print(&if json { serde_json::to_string_pretty(&answer)? } else { text(&answer) })
     }
 }
