@@ -422,7 +422,7 @@ pub enum Report {
     /// List sessions with other services, their channels and sockets.
     Channels,
     /// List or change what chooses congestion control.
-    Congestion(CongestionAsk),
+    Congestion(Box<CongestionAsk>),
 }
 
 /// A change of cycle counting.

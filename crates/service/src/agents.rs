@@ -129,7 +129,10 @@ impl Agents {
     fn log_notices(&mut self) {
         while let Some(notice) = self.endpoint.poll_notice() {
             match notice {
-                ccp::Notice::Clamped { .. } => tracing::debug!("{notice}"),
+                // An agent can cause as many of these as it likes; they are counted.
+                ccp::Notice::Clamped { .. }
+                | ccp::Notice::Misunderstood { .. }
+                | ccp::Notice::ProgramRefused { .. } => tracing::debug!("{notice}"),
                 _ => tracing::info!("{notice}"),
             }
         }

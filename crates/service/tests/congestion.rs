@@ -11,7 +11,7 @@ const EINVAL: i32 = 22;
 fn set(name: Option<&str>) -> Report {
     let which = FlowSelector { port: Some(443), ..FlowSelector::default() };
     let name = name.map(|name| name.parse().unwrap());
-    Report::Congestion(CongestionAsk::Set { which, name, is_live: true })
+    Report::Congestion(Box::new(CongestionAsk::Set { which, name, is_live: true }))
 }
 
 #[test]
@@ -20,8 +20,9 @@ fn only_root_and_the_services_user_set_and_all_that_are_admitted_see() {
         return;
     }
     let daemon = Daemon::start(Options::default());
-    let rules =
-        |line| daemon.ask_by(&line, Report::Congestion(CongestionAsk::List)).unwrap()["rules"].clone();
+    let rules = |line| {
+        daemon.ask_by(&line, Report::Congestion(Box::new(CongestionAsk::List))).unwrap()["rules"].clone()
+    };
     let (errno, reason) = daemon.ask_by(&daemon.dial_as(USER), set(Some("reno"))).unwrap_err();
     assert!(errno == EPERM && reason.contains("root"), "{errno} {reason}");
     assert_eq!(rules(daemon.dial_as(USER)), serde_json::json!([]));

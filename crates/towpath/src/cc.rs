@@ -2,8 +2,8 @@
 
 use crate::Where;
 use crate::ask::report;
-use crate::{cc_check, cc_kernel};
 use crate::table::{align, print};
+use crate::{cc_check, cc_kernel};
 use anyhow::bail;
 use clap::{Args, Subcommand};
 use control::{CongestionAsk, CongestionName, FlowEnds, FlowSelector, Prefix, Report};
@@ -129,7 +129,7 @@ impl Cc {
             CongestionAsk::Set { .. } => done,
             CongestionAsk::Show(_) => shown,
         };
-        let answer = report(&place.path(), Report::Congestion(ask))?;
+        let answer = report(&place.path(), Report::Congestion(Box::new(ask)))?;
         print(&if json { serde_json::to_string_pretty(&answer)? } else { text(&answer) })
     }
 }

@@ -1,4 +1,4 @@
-//! The service's datagram socket towards agents: who has sent what, as the kernel says, and sending without waiting.
+//! The service's datagram socket towards agents: which process has sent what, as the kernel says, and sending without waiting.
 //!
 //! A datagram may carry descriptors, which the kernel closes when the datagram is read, and closing may wait: a TCP socket with `SO_LINGER`
 //! does. So each datagram is looked at first, and one with descriptors is read, and dropped, by a thread of its own.

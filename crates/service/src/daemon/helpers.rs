@@ -166,7 +166,6 @@ struct Running {
 
 /// Message from a helper thread.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "few words are on their way, and most of them are results")]
 enum Word {
     /// It has its own descriptor table.
     Separate,
