@@ -164,7 +164,8 @@ fn agent_comes_and_goes() {
     }
     let counted = place.json(&["stat"]);
     assert_eq!((&counted["agents"]["fallbacks"], &counted["agents"]["creates"]), (&2.into(), &2.into()));
-    assert!(counted["agents"]["reports"].as_u64().unwrap() > 2, "{counted}");
+    // Of the two reports that each has handed over, one may wait for its datagram.
+    assert!(counted["agents"]["reports"].as_u64().unwrap() >= 2, "{counted}");
     assert!(
         counted["agents"]["clamps"].as_u64().unwrap() >= 2,
         "each agent asks for too high a rate: {counted}"

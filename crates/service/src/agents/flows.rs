@@ -150,7 +150,8 @@ impl Agents {
                     let is_refused = begun == Err(NotBegun::TooMany);
                     self.programs_refused += u64::from(is_refused);
                     if let Some(kept) = self.flows.get_mut(&flow) {
-                        (kept.is_refused, kept.clamps) = (is_refused, 0);
+                        // What an earlier program has reported means nothing under this one.
+                        *kept = Kept { is_refused, ..Kept::default() };
                     }
                 }
                 // A flow that is over, or that could not have the program, has nothing to change.
