@@ -290,3 +290,68 @@ fn loom_nothing_is_let_go_in_a_slot_that_is_used_again() {
         assert_eq!(halves[0].tx_head.load(Ordering::Relaxed), if is_free { 0 } else { 10 });
     });
 }
+
+/// A flow goes from core 0 to core 1 while its application writes and rings. Core 0 names core 1 in the record, then hands the flow over by a
+/// ring; core 1 has the application ring for it from then on, and looks at what was written until then. A bell that rings at a core that does
+/// not serve the flow is passed on, unless the flow is on its way to that core. So a late ringer loses nothing.
+#[test]
+fn loom_a_bell_at_the_old_core_is_passed_on_and_no_bytes_are_missed() {
+    const SLOT: u32 = 3;
+    /// In `owner`: the flow is on its way to the core in the other bits.
+    const IN_TRANSIT: u32 = 2;
+    model(|| {
+        let halves = Arc::new([Half::default(), Half::default()]);
+        let blocks = Arc::new([ContextBlock::default(), ContextBlock::default()]);
+        // The record's core, written under its lock; and the flow in the ring from core 0 to core 1.
+        let (owner, ring) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        watch(&halves[1], Some(0));
+        let application = {
+            let (h, blocks) = (halves.clone(), blocks.clone());
+            thread::spawn(move || {
+                let mut s = Sender::default();
+                s.lend(&h[0], Ring::new(0, 12));
+                s.publish(&h[0], 10);
+                let core = watcher(&h[1]).expect("some core always watches");
+                let _ = Doorbell::new(&blocks[core as usize], 1).ring(SLOT);
+            })
+        };
+        let has_seen = |h: &[Half; 2]| readable(&h[0], 0, AREA).unwrap().is_some();
+        // A round of core 0: true when it has seen the bytes. The bell of a flow that is elsewhere is passed on.
+        let old_round = |blocks: &[ContextBlock; 2], owner: &AtomicU32, h: &[Half; 2]| {
+            let (mut rang, mut seen) = (false, false);
+            Doorbell::new(&blocks[0], 1).drain(64, |_| rang = true);
+            match owner.load(Ordering::Acquire) {
+                0 => seen = rang && has_seen(h),
+                _ if rang => drop(Doorbell::new(&blocks[1], 1).ring(SLOT)),
+                _ => {}
+            }
+            seen
+        };
+        // A round of core 1.
+        let new_round =
+            move |blocks: &[ContextBlock; 2], owner: &AtomicU32, ring: &AtomicU32, h: &[Half; 2]| {
+                let (mut rang, mut seen) = (false, false);
+                if ring.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                    owner.store(1, Ordering::Release);
+                    watch(&h[1], Some(1));
+                    barrier();
+                    seen = has_seen(h);
+                }
+                Doorbell::new(&blocks[1], 1).drain(64, |_| rang = true);
+                seen | (rang && owner.load(Ordering::Acquire) == 1 && has_seen(h))
+            };
+        let new_core = {
+            let (blocks, owner, ring, h) = (blocks.clone(), owner.clone(), ring.clone(), halves.clone());
+            thread::spawn(move || new_round(&blocks, &owner, &ring, &h))
+        };
+        let mut seen = old_round(&blocks, &owner, &halves);
+        owner.store(IN_TRANSIT | 1, Ordering::Release);
+        ring.store(1, Ordering::Release);
+        seen |= new_core.join().unwrap();
+        application.join().unwrap();
+        // Both cores go on polling.
+        seen |= old_round(&blocks, &owner, &halves);
+        seen |= new_round(&blocks, &owner, &ring, &halves);
+        assert!(seen, "one core has seen what the application wrote");
+    });
+}
