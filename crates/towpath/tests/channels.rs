@@ -210,6 +210,17 @@ fn programs_of_two_hosts_talk_over_channels_in_both_directions() {
 }
 
 #[test]
+fn with_two_cores_every_byte_arrives_by_plain_tcp_and_by_channel() {
+    let Some(world) = World::with_channels("cores", &["--cores", "2"]) else { return };
+    let _echo = world.echo(1, &[]);
+    for wish in ["never", "require"] {
+        // Several ports of the peer, so that frames come to both cores.
+        (0..2).for_each(|_| drop(world.load(1, wish, &[])));
+    }
+    assert_eq!(world.report(1, "channels")["counted"]["violations"], 0);
+}
+
+#[test]
 fn a_rule_says_which_connections_go_by_channel_and_explain_says_why() {
     let rules = ["--channel-rules", "10.81.0.0/24:5000=latency"];
     let Some(world) = World::with_channels("rule", &rules) else { return };
