@@ -150,8 +150,7 @@ impl Agent {
     pub fn gone(&mut self, now: Instant, address: &[u8]) {
         let mut desk = self.desk.lock();
         desk.now = now;
-        let index = desk.peers.iter().position(|peer| peer.address == address);
-        let Some(index) = index else { return };
+        let Some(index) = desk.index_of(address) else { return };
         desk.peers[index].is_installed = false;
         desk.outgoing.retain(|outgoing| outgoing.to != address);
         drop(desk);
@@ -195,8 +194,7 @@ impl Agent {
     /// The index of a datapath, which gets all programs with the answer to its first datagram.
     fn meet(&mut self, address: &[u8]) -> Option<Met> {
         let mut desk = self.desk.lock();
-        let known = desk.peers.iter().position(|peer| peer.address == address);
-        let index = match known {
+        let index = match desk.index_of(address) {
             Some(index) => index,
             None if desk.peers.len() >= DATAPATHS_MAX => return None,
             None => {
@@ -231,13 +229,13 @@ impl Agent {
     }
 
     fn end_flows(&mut self, datapath: u32) {
-        let flows: Vec<FlowKey> = {
-            let desk = self.desk.lock();
-            desk.flows.keys().filter(|flow| flow.datapath == datapath).copied().collect()
-        };
+        let mut desk = self.desk.lock();
+        let flows: Vec<FlowKey> =
+            desk.flows.keys().filter(|flow| flow.datapath == datapath).copied().collect();
         if !flows.is_empty() {
-            self.desk.lock().tell(None, What::DatapathGone { flows: flows.len() });
+            desk.tell(None, What::DatapathGone { flows: flows.len() });
         }
+        drop(desk);
         flows.iter().for_each(|flow| self.close(*flow));
     }
 

@@ -72,7 +72,7 @@ pub struct Entry {
 pub struct Desk {
     pub now: Instant,
     pub peers: Vec<Peer>,
-    /// Programs by algorithm.
+    /// The programs of each algorithm, by the algorithm's index.
     pub programs: Vec<Vec<Arc<Program>>>,
     pub flows: BTreeMap<FlowKey, Entry>,
     pub timers: BTreeSet<(Instant, FlowKey)>,
@@ -93,6 +93,11 @@ impl Shared {
 }
 
 impl Desk {
+    /// The index of the datapath with its socket at `address`.
+    pub fn index_of(&self, address: &[u8]) -> Option<usize> {
+        self.peers.iter().position(|peer| peer.address == address)
+    }
+
     pub fn tell(&mut self, flow: Option<FlowKey>, what: What) {
         if self.events.len() < EVENTS_MAX {
             self.events.push_back(Event { at: self.now, flow, what });

@@ -14,7 +14,7 @@ pub struct Event {
     pub at: Instant,
     /// The flow that it is about, if it is about one.
     pub flow: Option<FlowKey>,
-    /// What it was.
+    /// What happened, with its details.
     pub what: What,
 }
 
@@ -53,7 +53,7 @@ pub enum What {
         algorithm: String,
         /// The handler: `new_flow`, `on_report`, `on_timer` or `close`.
         handler: &'static str,
-        /// What it said.
+        /// The text of its error, or of its panic.
         why: String,
     },
     /// A flow is over.

@@ -80,6 +80,7 @@ pub use agent::{Agent, FlowView};
 pub use aggregate::{Aggregate, Aggregated, Group, apportion};
 pub use algorithm::{Algorithm, Failure, Flow, FlowInfo, FlowKey, Outcome};
 pub use base::{Duration, Instant};
+pub use ccp_vm::INFINITY;
 pub use datapath::Datapath;
 pub use desk::{Counters, Outgoing};
 pub use error::Error;

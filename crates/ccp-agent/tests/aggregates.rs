@@ -1,4 +1,4 @@
-//! Groups of flows.
+//! Groups of flows that an aggregate decides about together.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-use ccp_agent::{Aggregate, Datapath, FlowInfo, FlowKey, Group, Instant, Outcome, Report, apportion};
+use ccp_agent::{
+    Aggregate, Datapath, Duration, FlowInfo, FlowKey, Group, Instant, Outcome, Report, apportion,
+};
 
 use crate::{ROUND, named};
 
@@ -79,7 +81,7 @@ impl Whole {
         let kept = if is_timeout { 0.5 } else { 1.0 - 0.5 / flows };
         self.cwnd = (self.cwnd * kept).max(floor);
         self.ssthresh = self.cwnd;
-        self.recover_at = now.plus(ccp_agent::Duration::from_us(self.rtt_us));
+        self.recover_at = now.plus(Duration::from_us(self.rtt_us));
     }
 }
 

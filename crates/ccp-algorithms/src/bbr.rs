@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use ccp_agent::{Algorithm, Datapath, Duration, Failure, Flow, FlowInfo, Instant, Outcome, Report};
+use ccp_agent::{Algorithm, Datapath, Duration, Failure, Flow, FlowInfo, INFINITY, Instant, Outcome, Report};
 
 use crate::named;
 
@@ -14,8 +14,6 @@ const ROUNDS: u64 = 10;
 /// The least round-trip time counts so long, and is then looked for by a small window for so long.
 const RTT_AGE: Duration = Duration::from_secs(10);
 const PROBE_RTT: Duration = Duration::from_ms(200);
-/// A round-trip time of a report without samples.
-const NONE: u64 = 0xffff_ffff;
 
 /// The algorithm, which flows choose as `bbr`.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +62,7 @@ impl Algorithm for Bbr {
             phase: Phase::Startup,
             round: 0,
             rates: VecDeque::new(),
-            rtt_min: NONE,
+            rtt_min: INFINITY,
             rtt_min_at,
             full_rate: 0,
             rounds_full: 0,
@@ -91,7 +89,7 @@ impl BbrFlow {
         while self.rates.front().is_some_and(|(round, _)| round + ROUNDS <= self.round) {
             self.rates.pop_front();
         }
-        if rtt < self.rtt_min || (self.phase == Phase::ProbeRtt && rtt != NONE) {
+        if rtt < self.rtt_min || (self.phase == Phase::ProbeRtt && rtt != INFINITY) {
             self.rtt_min = rtt;
             self.rtt_min_at = self.datapath.now();
         }
@@ -128,7 +126,7 @@ impl BbrFlow {
 impl Flow for BbrFlow {
     fn on_report(&mut self, report: &Report) -> Outcome {
         let (rate, rtt) = (report.get("rate")?, report.get("rtt")?);
-        if rate == 0 || rtt == NONE {
+        if rate == 0 || rtt == INFINITY {
             return Ok(());
         }
         self.filter(rate, rtt);

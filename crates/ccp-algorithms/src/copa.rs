@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use ccp_agent::{Algorithm, Datapath, Duration, Failure, Flow, FlowInfo, Instant, Outcome, Report};
+use ccp_agent::{Algorithm, Datapath, Duration, Failure, Flow, FlowInfo, INFINITY, Instant, Outcome, Report};
 
 use crate::{ROUND, named};
 
@@ -17,8 +17,6 @@ const ROUNDS_FULL: f64 = 5.0;
 const NEARLY_EMPTY: f64 = 0.1;
 /// Rounds in one direction before the velocity doubles.
 const ROUNDS_STRAIGHT: u32 = 3;
-/// A round-trip time of a report without samples.
-const NONE: u64 = 0xffff_ffff;
 
 /// The algorithm, which flows choose as `copa`.
 #[derive(Clone, Copy, Debug)]
@@ -76,7 +74,7 @@ impl Algorithm for Copa {
 
 impl CopaFlow {
     fn rtt_min(&self) -> u64 {
-        self.least.front().map_or(NONE, |(_, rtt)| *rtt)
+        self.least.front().map_or(INFINITY, |(_, rtt)| *rtt)
     }
 
     /// The mode (section 2.2): the queue of a path with Copa flows only runs nearly empty within five round trips.
@@ -150,10 +148,10 @@ impl Flow for CopaFlow {
         let (now, rtt, acked) = (self.datapath.now(), report.get("rtt")?, report.get("acked")? as f64);
         if report.get("timeout")? != 0 {
             (self.cwnd, self.is_slow_start) = (self.mss, true);
-        } else if report.get("lost")? > 0 && rtt != NONE && self.is_competing(now, rtt) {
+        } else if report.get("lost")? > 0 && rtt != INFINITY && self.is_competing(now, rtt) {
             self.inverse_delta = (self.inverse_delta / 2.0).max(DEFAULT_INVERSE_DELTA);
         }
-        if rtt != NONE && rtt > 0 {
+        if rtt != INFINITY && rtt > 0 {
             self.note_queue(now, rtt);
             self.steer(rtt, acked);
             if now.since(self.round_at).as_us() >= rtt {
@@ -161,7 +159,7 @@ impl Flow for CopaFlow {
             }
         }
         self.cwnd = self.cwnd.max(2.0 * self.mss);
-        let rtt = if rtt == NONE { 100_000 } else { rtt.max(1) };
+        let rtt = if rtt == INFINITY { 100_000 } else { rtt.max(1) };
         // Two windows for each round trip: a burst never fills the queue by itself (section 2.1).
         let rate = 2.0 * self.cwnd * 1e6 / rtt as f64;
         let fields = [("Cwnd", self.cwnd as u64), ("Rate", rate as u64), ("interval_us", rtt / 2)];

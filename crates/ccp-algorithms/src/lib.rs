@@ -30,8 +30,8 @@ pub mod vegas;
 
 use ccp_agent::{Agent, Aggregated, Error};
 
-/// Sums of a round trip that several algorithms decide by: `acked`, `lost`, `timeout`, the least `rtt`; a report each `interval_us` and at each
-/// loss.
+/// Sums of a round trip that several algorithms decide by: `acked`, `lost`, `timeout`, the least `rtt` ([`ccp_agent::INFINITY`] without a
+/// sample); a report each `interval_us` and at each loss.
 pub const ROUND: &str = include_str!("programs/round.ccp");
 
 /// An agent with all algorithms of this crate; Cubic is the default.

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::f64::consts::PI;
 use std::sync::Arc;
 
-use ccp_agent::{Algorithm, Datapath, Failure, Flow, FlowInfo, Instant, Outcome, Report};
+use ccp_agent::{Algorithm, Datapath, Duration, Failure, Flow, FlowInfo, Instant, Outcome, Report};
 use rustfft::{Fft, FftPlanner};
 
 use crate::elasticity::{SAMPLES, elasticity};
@@ -16,7 +16,7 @@ use crate::named;
 
 /// Reports come this often, microseconds; each is one sample of the transform.
 const INTERVAL_US: u64 = 10_000;
-/// Pulses per second.
+/// The number of pulses in a second.
 const PULSES: f64 = 5.0;
 /// Samples of one pulse, over which means do not see it.
 const PULSE_SAMPLES: usize = 20;
@@ -30,6 +30,7 @@ const RATE_REPORTS: usize = 4;
 const ALPHA: f64 = 0.8;
 const BETA: f64 = 0.5;
 const QUEUE_US: f64 = 12_500.0;
+
 /// The algorithm, which flows choose as `nimbus`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Nimbus {
@@ -138,7 +139,7 @@ impl NimbusFlow {
     fn compete(&mut self, now: Instant, acked: f64, lost: u64, rtt: f64) {
         if lost > 0 && now >= self.recover_at {
             self.cwnd /= 2.0;
-            self.recover_at = now.plus(ccp_agent::Duration::from_us(rtt as u64));
+            self.recover_at = now.plus(Duration::from_us(rtt as u64));
         } else if lost == 0 {
             self.cwnd += self.mss * acked / self.cwnd;
         }

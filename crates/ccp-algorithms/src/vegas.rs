@@ -1,6 +1,6 @@
 //! Vegas (Brakmo, O'Malley, Peterson: SIGCOMM 1994): keep between two and four segments in the queue, as the round-trip time shows them.
 
-use ccp_agent::{Algorithm, Datapath, Failure, Flow, FlowInfo, Outcome, Report};
+use ccp_agent::{Algorithm, Datapath, Failure, Flow, FlowInfo, INFINITY, Outcome, Report};
 
 use crate::{ROUND, named};
 
@@ -8,8 +8,6 @@ use crate::{ROUND, named};
 const ALPHA: f64 = 2.0;
 const BETA: f64 = 4.0;
 const GAMMA: f64 = 1.0;
-/// A round-trip time of a report without samples.
-const NONE: u64 = 0xffff_ffff;
 
 /// The algorithm, which flows choose as `vegas`.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +38,7 @@ impl Algorithm for Vegas {
             datapath,
             cwnd: info.cwnd,
             mss: info.mss,
-            rtt_min: NONE,
+            rtt_min: INFINITY,
             is_slow_start: true,
             is_growing: false,
         }))
@@ -71,12 +69,12 @@ impl Flow for VegasFlow {
         if report.get("lost")? > 0 {
             self.is_slow_start = false;
             self.cwnd = if report.get("timeout")? != 0 { self.mss } else { self.cwnd * 3 / 4 };
-        } else if rtt != NONE && rtt > 0 {
+        } else if rtt != INFINITY && rtt > 0 {
             self.rtt_min = self.rtt_min.min(rtt);
             self.grow(rtt);
         }
         self.cwnd = self.cwnd.max(2 * self.mss);
-        let interval = if rtt == NONE { 100_000 } else { rtt };
+        let interval = if rtt == INFINITY { 100_000 } else { rtt };
         self.datapath.update(&[("Cwnd", self.cwnd), ("interval_us", interval)])?;
         Ok(())
     }

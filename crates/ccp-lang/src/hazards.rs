@@ -20,7 +20,7 @@ const PASSES: usize = 4;
 pub struct Hazard {
     /// The line of the outer `when` that contains the operation.
     pub line: usize,
-    /// What can happen.
+    /// The failure that can happen.
     pub kind: HazardKind,
     /// The operation as the language writes it, with names where the program has them and `..` for parts.
     pub operation: String,
@@ -73,7 +73,6 @@ impl Range {
 struct Analysis<'p> {
     compiled: &'p Compiled,
     ranges: BTreeMap<(u8, u32), Range>,
-    written: BTreeSet<(u8, u32)>,
     /// The result of a `min` or `max`, by its register: its operands cannot be below, or above it.
     least_of: BTreeMap<(u8, u32), [Register; 2]>,
     greatest_of: BTreeMap<(u8, u32), [Register; 2]>,
@@ -99,11 +98,12 @@ fn key(register: Register) -> (u8, u32) {
 /// All operations of a program that can stop a run, in the order of their lines.
 #[must_use]
 pub fn hazards(compiled: &Compiled) -> Vec<Hazard> {
-    let written = compiled.instructions().iter().filter(|step| step.op != Opcode::Def);
+    let (definitions, steps): (Vec<&Instruction>, Vec<&Instruction>) =
+        compiled.instructions().iter().partition(|step| step.op == Opcode::Def);
+    let written: BTreeSet<(u8, u32)> = steps.into_iter().map(|step| key(step.result)).collect();
     let mut analysis = Analysis {
         compiled,
         ranges: BTreeMap::new(),
-        written: written.map(|step| key(step.result)).collect(),
         least_of: BTreeMap::new(),
         greatest_of: BTreeMap::new(),
         ordered: Vec::new(),
@@ -112,11 +112,10 @@ pub fn hazards(compiled: &Compiled) -> Vec<Hazard> {
         writes: BTreeMap::new(),
         line: 0,
     };
-    for step in compiled.instructions().iter().filter(|step| step.op == Opcode::Def) {
+    for step in definitions {
         let initial = Range::just(u64::from(step.right.index));
         // What no event sets is the agent's to set.
-        let is_written = analysis.written.contains(&key(step.result));
-        let range = if is_written { initial } else { Range::up_to(WORD) };
+        let range = if written.contains(&key(step.result)) { initial } else { Range::up_to(WORD) };
         analysis.ranges.insert(key(step.result), range);
     }
     analysis.initial = analysis.ranges.clone();
@@ -260,8 +259,7 @@ impl Analysis<'_> {
         match register.scope {
             Scope::Immediate => register.index.to_string(),
             Scope::Primitive => {
-                let name = Primitive::NAMES.iter().find(|(_, signal)| *signal as u32 == register.index);
-                name.map_or("..", |(name, _)| *name).to_owned()
+                Primitive::NAMES.get(register.index as usize).map_or("..", |(name, _)| *name).to_owned()
             }
             Scope::Implicit => {
                 let names = ["..", "..", "..", "Micros", "Cwnd", "Rate"];

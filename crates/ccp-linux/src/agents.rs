@@ -104,7 +104,7 @@ impl Agents {
         }
     }
 
-    /// Watches the process of the agent at `address`; 0 or another process than before takes its place.
+    /// Watches process `pid` of the agent at `address`, in place of the one before; `None`: the agent has no process to watch.
     pub fn watch(&mut self, address: &[u8], pid: Option<u32>) {
         if self.watched.get(address).map(|watched| watched.pid) == pid {
             return;

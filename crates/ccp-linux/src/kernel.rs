@@ -17,6 +17,9 @@ use crate::layout::{Event, NAME_LEN, Progress, SLOTS_MAX, Settings, Slot, name_b
 
 /// Built by `scripts/bpf` from `bpf/ccp.bpf.c`.
 const OBJECT: &[u8] = include_bytes!("../bpf/ccp.bpf.o");
+/// The key of the only value of a map.
+const ONLY: [u8; 4] = [0; 4];
+
 /// Why the kernel did not do what was asked.
 #[derive(Debug)]
 pub enum KernelError {
@@ -90,7 +93,7 @@ impl Kernel {
     /// # Errors
     /// A name that is taken, or the step that the kernel refused.
     pub fn load(settings: &Settings) -> Result<Self, KernelError> {
-        let object = open(&settings.own_name)?;
+        let mut object = open(&settings.own_name)?;
         let map = |name| {
             let found = object.maps().find(|map| map.name() == name).ok_or(KernelError::Missing(name))?;
             MapHandle::try_from(&found).at("cannot keep a map")
@@ -108,7 +111,6 @@ impl Kernel {
         let iterator =
             iterator.ok_or(KernelError::Missing("move_flows"))?.attach().at("cannot attach the iterator")?;
         let (programs, slots, progress) = (map("programs")?, map("slots")?, map("progress")?);
-        let mut object = object;
         let algorithm = register(&mut object, &settings.own_name)?;
         Ok(Self {
             programs,
@@ -186,9 +188,6 @@ impl Kernel {
         Ok(())
     }
 }
-
-/// The key of the only value.
-const ONLY: [u8; 4] = [0; 4];
 
 /// Opens the object, names the algorithm, and loads all programs.
 fn open(name: &str) -> Result<Object, KernelError> {

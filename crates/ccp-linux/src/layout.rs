@@ -159,7 +159,7 @@ pub struct Progress {
     pub flow: u64,
     /// The last command that was carried out.
     pub applied: u64,
-    /// Runs of its programs, and those that a fault stopped.
+    /// Runs of its programs.
     pub runs: u64,
     /// Runs that a fault stopped.
     pub faults: u64,
@@ -192,7 +192,7 @@ impl Progress {
 pub enum Event {
     /// It has begun, or has come to our algorithm.
     Open(Opened),
-    /// Its program reports.
+    /// Its program reports to the agent.
     Report(Reported),
     /// The flow is over, or has left our algorithm.
     Close {

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
-/// Rules at most.
+/// Rules of one bridge at most.
 pub const RULES_MAX: usize = 16;
 /// Bytes of a rule in the kernel: the peer's address, its bits u32, the port u32.
 #[cfg(any(test, feature = "load"))]
@@ -20,7 +20,7 @@ pub struct Rule {
     /// The peer's prefix; an IPv4 address is mapped into IPv6.
     peer: Ipv6Addr,
     bits: u8,
-    /// 0: any port.
+    /// The port at either end; 0: any.
     port: u16,
 }
 

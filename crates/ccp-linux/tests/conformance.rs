@@ -20,7 +20,7 @@ const REPORT: usize = 80;
 const FAULTS_AND_DUE: usize = 98;
 const MACHINE_WORDS: usize = 99;
 
-/// The kernel's machine.
+/// The kernel's machine, loaded for this test.
 struct Kernel(Object);
 
 /// What one run on it left.

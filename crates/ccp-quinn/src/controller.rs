@@ -5,7 +5,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ccp_vm::{Bounds, Invocation, Machine, Program, REPORTS_MAX, Signals};
+use ccp_vm::{Bounds, Changes, Invocation, Machine, Program, Signals};
 use quinn_proto::RttEstimator;
 use quinn_proto::congestion::{Controller, ControllerMetrics};
 
@@ -83,18 +83,19 @@ impl ProgramController {
             let decision = self.bounds.apply(decision);
             (self.cwnd, self.rate) = (decision.cwnd, decision.rate);
         }
-        let mut values = [0; REPORTS_MAX];
-        if let Some(len) = self.machine.take_report(&self.program, &mut values)
-            && let Some(handler) = &self.handler
-        {
-            let answer = handler.on_report(self.connection, &values[..len]);
-            for (index, value) in answer.controls {
-                self.machine.set_control(index, value);
-            }
-            // 0 leaves the window, and the rate, as it is.
-            self.cwnd = answer.cwnd.filter(|cwnd| *cwnd > 0).map_or(self.cwnd, |cwnd| self.bounds.cwnd(cwnd));
-            self.rate = answer.rate.filter(|rate| *rate > 0).map_or(self.rate, |rate| self.bounds.rate(rate));
+        let Some(values) = self.machine.report(&self.program) else { return };
+        let answer = self.handler.as_ref().map(|handler| handler.on_report(self.connection, values));
+        self.machine.report_taken();
+        if let Some(changes) = answer {
+            self.change(&changes);
         }
+    }
+
+    /// Sets what the handler asks for. 0 leaves the window, and the rate, as it is.
+    fn change(&mut self, changes: &Changes) {
+        self.machine.change(changes);
+        self.cwnd = changes.cwnd.filter(|cwnd| *cwnd > 0).map_or(self.cwnd, |cwnd| self.bounds.cwnd(cwnd));
+        self.rate = changes.rate.filter(|rate| *rate > 0).map_or(self.rate, |rate| self.bounds.rate(rate));
     }
 }
 
@@ -169,7 +170,7 @@ mod tests {
     use ccp_vm::{Builder, Flag, Primitive, Variable};
 
     use super::*;
-    use crate::{Answer, MissingSignal, ProgramFactory};
+    use crate::{MissingSignal, ProgramFactory};
 
     const MTU: u64 = 1200;
     const RTT: Duration = Duration::from_millis(20);
@@ -212,9 +213,9 @@ mod tests {
     }
 
     impl Handler for Notes {
-        fn on_report(&self, _connection: u64, values: &[u64]) -> Answer {
+        fn on_report(&self, _connection: u64, values: &[u64]) -> Changes {
             self.reports.lock().expect("no panic").push(values.to_vec());
-            Answer { rate: self.rate, ..Answer::default() }
+            Changes { rate: self.rate, ..Changes::default() }
         }
     }
 

@@ -24,6 +24,7 @@ mod rates;
 use std::fmt;
 use std::sync::Arc;
 
+pub use ccp_vm::Changes;
 use ccp_vm::{Bounds, Primitive, Program};
 use quinn_proto::congestion::{Controller, ControllerFactory};
 
@@ -53,21 +54,11 @@ impl fmt::Display for MissingSignal {
 
 impl std::error::Error for MissingSignal {}
 
-/// What a handler sets of a connection after a report; all of it before the next run.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Answer {
-    /// Control variables by their index, each with its value.
-    pub controls: Vec<(u8, u64)>,
-    /// The congestion window, bytes.
-    pub cwnd: Option<u64>,
-    /// The rate, bytes per second.
-    pub rate: Option<u64>,
-}
-
 /// The agent's side, in this process. It is called within quinn's handling of an acknowledgement, so it must not wait.
 pub trait Handler: Send + Sync {
-    /// A connection reports the values of its program's report variables, in order.
-    fn on_report(&self, connection: u64, values: &[u64]) -> Answer;
+    /// A connection reports the values of its program's report variables, in order. What is returned is set before the next run: window and
+    /// rate are moved into the connection's bounds, and 0 leaves each as it is.
+    fn on_report(&self, connection: u64, values: &[u64]) -> Changes;
 }
 
 /// Builds a controller with the program for each connection and path.
@@ -92,8 +83,7 @@ impl ProgramFactory {
     pub fn new(program: Program, cwnd_max: u64) -> Result<Self, MissingSignal> {
         let missing = MISSING.into_iter().find(|signal| program.is_reading(*signal));
         if let Some(signal) = missing {
-            let named = Primitive::NAMES.into_iter().find(|(_, known)| *known == signal);
-            return Err(MissingSignal { name: named.map_or("a signal", |(name, _)| name) });
+            return Err(MissingSignal { name: signal.name() });
         }
         let next = std::sync::atomic::AtomicU64::new(1);
         Ok(Self { program: Arc::new(program), handler: None, cwnd_max, next })

@@ -13,10 +13,10 @@
 //! Machine::take_report(program, out)    once there is room for a report
 //! ```
 //! # Use by a datapath
-//! The slow path verifies an INSTALL and shares the [`Program`] (2.8 KB). Each flow with a program has one [`Machine`] (2.2 KB). The core merges the signals of a batch, calls [`Machine::run`], enforces the decision, and clears the signals. If
-//! [`Machine::is_report_due`], it takes the report as soon as it can be handed on. Until then further reports of the flow are merged with it,
-//! each variable by its own rule, so a report that finds no room is never lost and never sent twice, and a program runs the same however
-//! slow its agent is.
+//! The slow path verifies an INSTALL and shares the [`Program`] (2.8 KB). Each flow with a program has one [`Machine`] (2.2 KB). The core
+//! merges the signals of a batch, calls [`Machine::run`], enforces the decision, and clears the signals. If [`Machine::is_report_due`], it
+//! takes the report as soon as it can be handed on. Until then further reports of the flow are merged with it, each variable by its own rule,
+//! so a report that finds no room is never lost and never sent twice, and a program runs the same however slow its agent is.
 //!
 //! | a volatile report variable that the program sets to | merged as |
 //! |---|---|

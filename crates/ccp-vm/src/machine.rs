@@ -154,12 +154,10 @@ impl Machine {
 
     /// Takes the report that is due: copies it to `out`, and says how many values it has.
     pub fn take_report(&mut self, program: &Program, out: &mut [u64; REPORTS_MAX]) -> Option<usize> {
-        if !self.is_report_due {
-            return None;
-        }
-        self.is_report_due = false;
+        let len = self.report(program)?.len();
         *out = self.report;
-        Some(program.report_len())
+        self.report_taken();
+        Some(len)
     }
 
     /// The control variables and, behind them, the report variables, as they are now.

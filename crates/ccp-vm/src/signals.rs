@@ -57,6 +57,12 @@ impl Primitive {
         ("Flow.rtt_sample_us", Self::RttSample),
         ("Flow.was_timeout", Self::WasTimeout),
     ];
+
+    /// The name of the signal in the language.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        Self::NAMES[self as usize].0
+    }
 }
 
 /// The state of a flow since its program ran last. `Default` is a batch in which nothing happened.

@@ -209,11 +209,8 @@ impl Sender {
     fn change(&mut self, changes: &Changes) {
         self.cwnd = changes.cwnd.unwrap_or(self.cwnd);
         self.rate = changes.rate.unwrap_or(self.rate);
-        let Some(running) = &mut self.running else { return };
-        for (index, value) in changes.controls.iter().enumerate() {
-            if let Some(value) = value {
-                assert!(running.machine.set_control(index as u8, *value));
-            }
+        if let Some(running) = &mut self.running {
+            running.machine.change(changes);
         }
     }
 

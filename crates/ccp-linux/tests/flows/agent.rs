@@ -1,15 +1,11 @@
-//! A small agent: installs one program, and gives it to every flow.
+//! A small agent: gives every flow one program, and answers each report with another window.
 
-use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use ccp_lang::compile;
-use ccp_vm::{Register, Scope};
-use ccp_wire::{Fields, List, Message, Update, messages};
+use ccp_agent::{Algorithm, Datapath, Failure, Flow, FlowInfo, Outcome, Report, Runner, What};
 
 /// Slow start up to a megabyte, with a report every 10 ms.
 const PROGRAM: &str = "
@@ -30,7 +26,7 @@ const WINDOWS: [u64; 3] = [1_000_000, 300_000, 600_000];
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Seen {
     pub creates: u32,
-    pub reports: u32,
+    pub reports: u64,
 }
 
 /// A running agent; it ends when it is dropped.
@@ -41,17 +37,10 @@ pub struct Agent {
 
 impl Agent {
     pub fn start(path: &Path) -> Self {
-        let socket = UnixDatagram::bind(path).expect("a path of the stage's own");
-        socket.set_read_timeout(Some(Duration::from_millis(20))).expect("settable");
+        let runner = Runner::bind(path).expect("a path of the stage's own");
         let is_over = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&is_over);
-        let path = path.to_owned();
-        let thread = std::thread::spawn(move || {
-            let seen = serve(&socket, &told);
-            std::fs::remove_file(path).expect("the socket is there");
-            seen
-        });
-        Self { is_over, thread: Some(thread) }
+        Self { is_over, thread: Some(std::thread::spawn(move || serve(runner, &told))) }
     }
 
     /// Ends the agent; what it has heard.
@@ -70,45 +59,47 @@ impl Drop for Agent {
     }
 }
 
-fn serve(socket: &UnixDatagram, is_over: &AtomicBool) -> Seen {
-    let mut seen = Seen::default();
-    let mut bytes = [0; 1024];
-    while !is_over.load(Ordering::Relaxed) {
-        let Ok((len, from)) = socket.recv_from(&mut bytes) else { continue };
-        let Some(datapath) = from.as_pathname() else { continue };
-        let say = |message: &[u8]| {
-            // A datapath that is gone hears nothing.
-            let _ = socket.send_to(message, datapath);
-        };
-        for message in messages(&bytes[..len]) {
-            match message.expect("the datapath writes well") {
-                Message::Ready { .. } => say(&install()),
-                Message::Create { flow, .. } => {
-                    seen.creates += 1;
-                    say(&encoded(&Message::Change { flow, program: 1, fields: Fields::of(&[]) }));
-                }
-                Message::Measure { flow, values, .. } if values.len() == 2 => {
-                    seen.reports += 1;
-                    let value = WINDOWS[seen.reports as usize % WINDOWS.len()];
-                    let most = Update { register: Register::new(Scope::Control, 0), value };
-                    say(&encoded(&Message::Update { flow, fields: Fields::of(&[most]) }));
-                }
-                Message::Measure { .. } => {}
-                other => panic!("no message to an agent: {other:?}"),
-            }
-        }
+fn serve(mut runner: Runner, is_over: &AtomicBool) -> Seen {
+    let mut agent = ccp_agent::Agent::new();
+    agent.add(Windows).expect("no mistakes");
+    let mut creates = 0;
+    runner
+        .run(&mut agent, &|| is_over.load(Ordering::Relaxed), &mut |event| {
+            creates += u32::from(matches!(event.what, What::Opened { .. }));
+        })
+        .expect("the socket lives");
+    let counters = agent.counters();
+    assert_eq!((counters.malformed, counters.failures), (0, 0), "the datapath writes well: {counters:?}");
+    Seen { creates, reports: counters.reports }
+}
+
+/// The algorithm: the bound of slow start changes with each report.
+struct Windows;
+
+struct WindowsFlow {
+    datapath: Datapath,
+    reports: usize,
+}
+
+impl Algorithm for Windows {
+    fn name(&self) -> &str {
+        "windows"
     }
-    seen
+
+    fn programs(&self) -> Vec<(String, String)> {
+        vec![("start".to_owned(), PROGRAM.to_owned())]
+    }
+
+    fn new_flow(&mut self, datapath: Datapath, _: &FlowInfo) -> Result<Box<dyn Flow>, Failure> {
+        datapath.set_program("start", &[])?;
+        Ok(Box::new(WindowsFlow { datapath, reports: 0 }))
+    }
 }
 
-fn encoded(message: &Message<'_>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    message.encode(&mut bytes).expect("short");
-    bytes
-}
-
-fn install() -> Vec<u8> {
-    let compiled = compile(PROGRAM).unwrap_or_else(|mistakes| panic!("{mistakes:?}"));
-    let (events, instructions) = (List::of(compiled.events()), List::of(compiled.instructions()));
-    encoded(&Message::Install { program: 1, events, instructions })
+impl Flow for WindowsFlow {
+    fn on_report(&mut self, _: &Report) -> Outcome {
+        self.reports += 1;
+        self.datapath.update(&[("most", WINDOWS[self.reports % WINDOWS.len()])])?;
+        Ok(())
+    }
 }

@@ -13,7 +13,7 @@ use rustix::net::sockopt::{set_tcp_congestion, tcp_congestion};
 pub const PART: &str = "CCP_LINUX_PART";
 /// What stands in front of an answer, so that the words of the test's own frame are passed by.
 pub const ANSWER: &str = "answer: ";
-/// The receiver's address.
+/// The address of the receiver, in its own namespace.
 pub const PEER: &str = "10.77.0.2";
 const PORT: u16 = 5201;
 /// A flow that does not move for so long is stuck: many retransmission timeouts.

@@ -125,7 +125,7 @@ impl Drop for Stage {
 }
 
 impl Part {
-    /// The next answer.
+    /// Waits for the part's next answer.
     fn answer(&mut self) -> String {
         loop {
             let mut line = String::new();
@@ -192,7 +192,7 @@ impl Bridge {
         assert_eq!(self.0.ask("down"), "down");
     }
 
-    /// SIGKILL.
+    /// Kills the process by SIGKILL, so that it cannot give its flows back.
     pub fn kill(mut self) {
         // `ip netns exec` becomes the program that it starts.
         self.0.child.kill().expect("it lives");
