@@ -190,7 +190,8 @@ fn incast(options: &Options, samples: &mut Samples, report: &mut Report) {
 
 /// What `metric` of each run is over that of the same seed's run of window DCTCP: the mean with its 95 % interval, as text.
 fn ratios<R>(rates: &[R], windows: &[R], metric: fn(&R) -> f64) -> String {
-    let each: Vec<f64> = rates.iter().zip(windows).map(|(rate, window)| metric(rate) / metric(window)).collect();
+    let each: Vec<f64> =
+        rates.iter().zip(windows).map(|(rate, window)| metric(rate) / metric(window)).collect();
     let mean = Mean::of(&each);
     if mean.half.is_finite() {
         format!("{:.2} ± {:.2}", mean.value, mean.half)
