@@ -3,7 +3,7 @@
 
 use crate::bars::{self, Bar, Limit, Measure};
 use crate::client::{self, Load, Measured};
-use crate::isolation::turn::{Requests, ask, start};
+use crate::isolation::turn::{Requests, ask};
 use crate::launch::{Port, Service};
 use crate::redis::local::limit_cores;
 use crate::samples::Samples;
@@ -15,8 +15,6 @@ use crate::tap::iperf::one_stream;
 use crate::tap::link::{INTERFACE, Kind, Link};
 use crate::tap::namespace::{self, Namespace};
 use crate::{Options, Report};
-use anyhow::Context;
-use std::net::SocketAddrV4;
 
 /// Sockets of the RPCs.
 const SOCKETS: u32 = 64;
@@ -122,11 +120,8 @@ fn bulk(host: &Host<'_>, seconds: f64, samples: &mut Samples) -> anyhow::Result<
 /// RPCs on very many sockets alone, then beside one that has a stopped reader.
 fn stopped(host: &Host<'_>, seconds: f64, samples: &mut Samples) -> anyhow::Result<()> {
     load(host, MANY, seconds)?.add_rate(STOPPED, ALONE, samples);
-    let (server, client) = (start(&host.server)?, start(&host.client)?);
-    let port = *ask(&server, &Ask::Listen(host.address))?.first().context("no port of the server")?;
-    ask(&client, &Ask::Connect(SocketAddrV4::new(host.address, port as u16), 1))?;
-    ask(&server, &Ask::Accept(1))?;
-    ask(&client, &Ask::Fill)?;
+    let full = Requests::connect(host, 1)?;
+    ask(&full.client, &Ask::Fill)?;
     load(host, MANY, seconds)?.add_rate(STOPPED, host.name, samples);
     Ok(())
 }

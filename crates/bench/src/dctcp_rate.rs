@@ -68,16 +68,15 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Figure 11.
+/// Figure 11: flows over one link, with each control interval.
 fn single_link(options: &Options, samples: &mut Samples, report: &mut Report) {
     let taus: &[(u16, &str)] = if options.quick { &TAUS_QUICK } else { &TAUS };
     let time = Duration::from_ms(if options.quick { 100 } else { 600 });
     let seeds = 1..=options.runs() as u64;
-    let simulate = |law| SingleLink { law, load: LOAD, time, seed: 0 };
-    let laws: Vec<Law> =
-        taus.iter().map(|(quarters, _)| rate_law(Some(*quarters))).chain([window_law()]).collect();
-    let settings: Vec<SingleLink> =
-        laws.iter().flat_map(|law| seeds.clone().map(|seed| SingleLink { seed, ..simulate(*law) })).collect();
+    let laws = taus.iter().map(|(quarters, _)| rate_law(Some(*quarters))).chain([window_law()]);
+    let settings: Vec<SingleLink> = laws
+        .flat_map(|law| seeds.clone().map(move |seed| SingleLink { law, load: LOAD, time, seed }))
+        .collect();
     let results = in_parallel(&settings, SingleLink::run);
     let each: Vec<&[SingleLinkResult]> = results.chunks(options.runs()).collect();
     let Some((windows, rates)) = each.split_last() else { return };
@@ -93,10 +92,7 @@ fn single_link(options: &Options, samples: &mut Samples, report: &mut Report) {
                 add("queue", "mean", "packets", r.queue);
             }
         }
-        let ratios = |f: fn(&SingleLinkResult) -> f64| {
-            let pairs: Vec<f64> = of_tau.iter().zip(*windows).map(|(a, b)| f(a) / f(b)).collect();
-            interval(&pairs)
-        };
+        let ratios = |f: fn(&SingleLinkResult) -> f64| ratios(of_tau, windows, f);
         report.note(format!(
             "tas11/tau{tau}: completion time over window DCTCP's, mean of {} seeds with 95 %: all {}, < 100 KB {}, >= 1 MB {}",
             options.runs(),
@@ -107,7 +103,7 @@ fn single_link(options: &Options, samples: &mut Samples, report: &mut Report) {
     }
 }
 
-/// Figure 12.
+/// Figure 12: a cluster of machines in pods.
 fn cluster(options: &Options, samples: &mut Samples, report: &mut Report) {
     // The whole of it, 2,560 machines, takes 7 GB and many minutes: `--seconds` above 10 asks for it.
     let is_whole = !options.quick && options.seconds() > 10.0;
@@ -148,9 +144,7 @@ fn cluster(options: &Options, samples: &mut Samples, report: &mut Report) {
         }
     }
     let sum = |f: fn(&ClusterResult) -> u64| results.iter().map(f).sum::<u64>() as f64;
-    let ratios = |f: fn(&ClusterResult) -> f64| {
-        interval(&rates.iter().zip(windows).map(|(a, b)| f(a) / f(b)).collect::<Vec<f64>>())
-    };
+    let ratios = |f: fn(&ClusterResult) -> f64| ratios(rates, windows, f);
     report.note(format!(
         "{case}: over window DCTCP's, mean of {seeds} seeds with 95 %: < 100 KB {}, >= 1 MB {}; {:.0} flows a run, {:.2} M frames of machines \
          and {:.2} M hops in all, {:.0} frames and {:.0} hops for each second of processor time",
@@ -164,7 +158,7 @@ fn cluster(options: &Options, samples: &mut Samples, report: &mut Report) {
     ));
 }
 
-/// Figure 13.
+/// Figure 13: many flows into one machine.
 fn incast(options: &Options, samples: &mut Samples, report: &mut Report) {
     let flows: &[u32] = if options.quick { &FLOWS_QUICK } else { &FLOWS };
     let (warm_up, windows, seeds) = match options.quick {
@@ -194,9 +188,11 @@ fn incast(options: &Options, samples: &mut Samples, report: &mut Report) {
     ));
 }
 
-/// The mean of `values` with its 95 % interval, as text.
-fn interval(values: &[f64]) -> String {
-    let mean = Mean::of(values);
+/// What `metric` of each run is over that of the same seed's run of window DCTCP: the mean with its 95 % interval, as text.
+fn ratios<R>(rates: &[R], windows: &[R], metric: fn(&R) -> f64) -> String {
+    let each: Vec<f64> =
+        rates.iter().zip(windows).map(|(rate, window)| metric(rate) / metric(window)).collect();
+    let mean = Mean::of(&each);
     if mean.half.is_finite() {
         format!("{:.2} ± {:.2}", mean.value, mean.half)
     } else {

@@ -205,7 +205,7 @@ struct Floor {
     service_ns: f64,
     /// Nanoseconds of the application's end per RPC: from the doorbell to the published answer.
     application_ns: f64,
-    /// RPCs per second.
+    /// RPCs answered per second of the run.
     rate: f64,
 }
 

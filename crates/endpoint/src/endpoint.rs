@@ -4,6 +4,7 @@ use crate::host::Process;
 use crate::lock::own;
 use crate::region::Mapped;
 use base::limits::SLOTS_MAX;
+use control::Left;
 use queue::Violation;
 use queue::stream::{Sender, raise};
 use rustix::io::Errno;
@@ -372,6 +373,19 @@ impl Endpoint {
     #[must_use]
     pub fn is_left(&self) -> bool {
         self.block().holders.load(Ordering::Acquire) == TRUST
+    }
+
+    /// Marks a connection that may appear in another process. Returns its place, as the service needs it (`Request::Leave`).
+    #[must_use]
+    pub fn leave(&self) -> Left {
+        self.block().holders.fetch_or(TRUST, Ordering::AcqRel);
+        Left {
+            region: self.mapped.id,
+            slot: self.slot(),
+            side: self.mapped.side as u8,
+            home: self.home.id,
+            sock: self.index(),
+        }
     }
 
     /// Ends this side's stream, and raises `more` at the same time. [`PASSIVE`] says that the other side had ended its own before: when both

@@ -78,18 +78,24 @@ static size_t hash(struct word key)
     return (size_t)(h ^ h >> 32);
 }
 
+/* Takes the entry that `*at` points to out of its list. */
+static void forget(struct entry **at)
+{
+    struct entry *gone = *at;
+    *at = gone->next;
+    free(gone->value);
+    free(gone);
+    store.count--;
+}
+
 /* Where the pointer to the key's entry is, or would be. An expired entry is removed first. */
 static struct entry **find(struct word key)
 {
-    struct entry **at = &store.heads[hash(key) & (store.heads_len - 1)], *gone;
+    struct entry **at = &store.heads[hash(key) & (store.heads_len - 1)];
     while (*at && ((*at)->key_len != key.len || memcmp((*at)->key, key.at, key.len) != 0))
         at = &(*at)->next;
     if (*at && (*at)->end_ms && (*at)->end_ms <= store.now_ms) {
-        gone = *at;
-        *at = gone->next;
-        free(gone->value);
-        free(gone);
-        store.count--;
+        forget(at);
         return find(key);
     }
     return at;
@@ -127,23 +133,22 @@ static void set(struct word key, struct word value, long long end_ms)
     }
     if ((*at)->value_len != value.len || (*at)->value == NULL) {
         free((*at)->value);
-        if (((*at)->value = malloc(value.len + 1)) == NULL)
+        if (((*at)->value = malloc(value.len + 1)) == NULL) /* never of 0 bytes */
             abort();
     }
     memcpy((*at)->value, value.at, value.len);
-    (*at)->value[value.len] = 0; /* for strtoll */
     (*at)->value_len = value.len;
     (*at)->end_ms = end_ms;
 }
 
-static void delete(struct word key, long long *count)
+/* 1: the key was there; else 0. */
+static int delete(struct word key)
 {
     struct entry **at = find(key);
-    if (*at) {
-        (*at)->end_ms = 1; /* long over: the next look removes it */
-        find(key);
-        ++*count;
-    }
+    int was_there = *at != NULL;
+    if (was_there)
+        forget(at);
+    return was_there;
 }
 
 /* The whole number that is all of `digits`. 0: it is none, or too large. */
@@ -225,7 +230,7 @@ static void run(const struct word *words, int count, struct bytes *replies)
         text(replies, "+OK\r\n");
     } else if (is(words[0], "DEL") && count > 1) {
         for (i = 1; i < count; i++)
-            delete (words[i], &deleted);
+            deleted += delete(words[i]);
         number(replies, ':', deleted);
     } else if (is(words[0], "INCR") && count == 2) {
         increment(words[1], replies);

@@ -4,7 +4,7 @@
 #[path = "../../ring/tests/common/mod.rs"]
 mod common;
 
-use common::{built, output, service, service_with};
+use common::{built, has, kv, output, service, service_with};
 use service::{Options, Sharing};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,15 +22,6 @@ fn libraries() -> PathBuf {
     found
         .max_by_key(|folder| folder.join("libtowpath.so").metadata().unwrap().modified().unwrap())
         .expect("libtowpath.so is built with the workspace: cargo build -p towpath-ring-c")
-}
-
-/// True if the program is installed; else says that what needs it is skipped.
-fn has(program: &str) -> bool {
-    let is_there = Command::new(program).arg("--version").output().is_ok();
-    if !is_there {
-        eprintln!("skipped: {program} is not installed");
-    }
-    is_there
 }
 
 fn compile(compiler: &str, source: &Path, to: &Path, more: &[&str]) {
@@ -160,27 +151,11 @@ fn kv_in_c_answers_redis_cli() {
         return;
     }
     let place = service();
-    let kv = program(place.folder.path(), "examples/kv.c");
-    let server = place.start(Command::new(kv).args(["127.0.0.1", "0"]));
-    let port = server.address.port().to_string();
-    let ask = |words: &[&str]| output(place.ordinary("redis-cli").args(["-p", &port]).args(words));
-    assert_eq!(ask(&["ping"]), "PONG\n");
-    assert_eq!(ask(&["get", "a"]), "\n");
-    assert_eq!(ask(&["set", "a", "1"]), "OK\n");
-    assert_eq!(ask(&["incr", "a"]), "2\n");
-    assert_eq!(ask(&["set", "b", "text", "px", "100000"]), "OK\n");
-    assert!(ask(&["incr", "b"]).contains("ERR value is not an integer"));
-    assert_eq!(ask(&["mget", "a", "b", "c"]), "2\ntext\n\n");
-    assert_eq!(ask(&["expire", "b", "0"]), "1\n");
-    assert_eq!(ask(&["get", "b"]), "\n");
-    assert_eq!(ask(&["del", "a", "b"]), "1\n");
-    assert!(ask(&["info"]).contains("keys:0"));
-    assert!(ask(&["flushall"]).contains("unknown command"));
-    // The table grows, and pipelines come in pieces.
-    let mut many = place.ordinary("redis-benchmark");
-    many.args(["-p", &port, "-t", "set,get,incr", "-n", "20000", "-r", "5000", "-c", "40", "-P", "16", "-q"]);
-    let said = output(&mut many);
-    assert!(["SET:", "GET:", "INCR:"].iter().all(|name| said.contains(name)), "{said}");
+    let program = program(place.folder.path(), "examples/kv.c");
+    let server = place.start(Command::new(program).args(["127.0.0.1", "0"]));
+    kv::answers_redis_cli(&place, &server);
+    // The table grows.
+    kv::serves_redis_benchmark(&place, &server, ["-r", "5000"]);
 }
 
 #[test]

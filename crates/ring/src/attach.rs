@@ -14,7 +14,7 @@ use crate::handle::Handle;
 use crate::raw;
 use crate::ring::Ring;
 use crate::table::Kept;
-use control::{KernelReason, Left, Line, Reply, Request, tcp_state};
+use control::{KernelReason, Line, Reply, Request, tcp_state};
 use endpoint::Endpoint;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
@@ -158,15 +158,7 @@ fn placeholder(link: &Endpoint) -> Result<Internal, Errno> {
 /// Leaves a connection that the ring keeps with the service, for the next holder of its descriptor.
 fn leave(client: &session::Client, link: &Endpoint, fd: RawFd) -> Result<(), Error> {
     let kept = link.keep();
-    link.block().holders.fetch_or(TRUST, Ordering::AcqRel);
-    let left = Left {
-        region: link.mapped.id,
-        slot: link.slot(),
-        side: link.mapped.side as u8,
-        home: link.home.id,
-        sock: link.index(),
-    };
-    match client.ask_with(Request::Leave(left), Some(fd)) {
+    match client.ask_with(Request::Leave(link.leave()), Some(fd)) {
         Ok((Reply::Done, _)) => Ok(()),
         other => {
             link.block().holders.fetch_and(!TRUST, Ordering::AcqRel);

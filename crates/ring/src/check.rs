@@ -15,7 +15,7 @@ pub fn is_on() -> bool {
     std::env::var_os(CHECK_ENV).is_some_and(|value| value == "1")
 }
 
-/// Overwrites released bytes.
+/// Overwrites released bytes with [`POISON`].
 pub fn poison(bytes: &mut [u8]) {
     bytes.fill(POISON);
 }

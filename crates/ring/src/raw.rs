@@ -9,12 +9,12 @@ use std::mem::zeroed;
 use std::sync::Once;
 
 /// Unread bytes of `link` as a slice, where they lie; `piece` is one of its [`endpoint::in_place::Unread`], and the ring that may consume it
-/// is borrowed as long as the slice. `trusts`: the program trusts other applications of its user
-/// ([`crate::Options::trusts_local_peers`]). `None`: another application could change them, and it does not.
+/// is borrowed as long as the slice. `None` unless `is_private`: only the service can write these bytes, or an application that the program
+/// trusts ([`crate::Options::trusts_local_peers`]).
 #[inline]
-pub(crate) fn unread(link: &Endpoint, (at, len): Piece, trusts: bool) -> Option<&[u8]> {
+pub(crate) fn unread(link: &Endpoint, (at, len): Piece, is_private: bool) -> Option<&[u8]> {
     let mapped = &link.mapped;
-    if mapped.pair && !trusts {
+    if !is_private {
         return None;
     }
     let shared = mapped.region.shared(mapped.side.other(), at, len);

@@ -37,7 +37,7 @@ impl<'a> Span<'a> {
     /// The bytes where they lie. `None` when another application may change them: use [`copy_to`](Self::copy_to).
     #[must_use]
     pub fn bytes(&self) -> Option<&'a [u8]> {
-        self.is_private.then(|| raw::unread(self.link, (self.at, self.len), true)).flatten()
+        raw::unread(self.link, (self.at, self.len), self.is_private)
     }
 
     /// Copies the first bytes to `out`; returns how many.
@@ -94,9 +94,8 @@ impl<'a> Read<'a> {
         let Self { ring, index, .. } = self;
         let Ring { table, scratch, counters, viewed, .. } = &mut **ring;
         let Some(connection) = table.connection(*index) else { return &[] };
-        if self.is_private
-            && n <= first
-            && let Some(bytes) = raw::unread(&connection.link, (at, n), true)
+        if n <= first
+            && let Some(bytes) = raw::unread(&connection.link, (at, n), self.is_private)
         {
             counters.in_place += n as u64;
             return bytes;

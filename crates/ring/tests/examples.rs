@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{output, service, service_with};
+use common::{has, kv, output, service, service_with};
 use service::{Options, Sharing};
 use std::path::Path;
 use std::process::Command;
@@ -27,14 +27,6 @@ fn echo_by_relay_gives_all_bytes_and_the_end() {
     assert_eq!(output(place.ordinary(program).arg(port)), "all came back\n");
 }
 
-fn has(program: &str) -> bool {
-    let found = ["/usr/bin", "/usr/local/bin"].iter().any(|folder| Path::new(folder).join(program).exists());
-    if !found {
-        eprintln!("skipped: {program} is not installed");
-    }
-    found
-}
-
 #[test]
 fn kv_answers_redis_cli() {
     if !has("redis-cli") {
@@ -42,20 +34,7 @@ fn kv_answers_redis_cli() {
     }
     let place = service();
     let server = place.example("kv");
-    let port = server.address.port().to_string();
-    let ask = |words: &[&str]| output(place.ordinary("redis-cli").args(["-p", &port]).args(words));
-    assert_eq!(ask(&["ping"]), "PONG\n");
-    assert_eq!(ask(&["get", "a"]), "\n");
-    assert_eq!(ask(&["set", "a", "1"]), "OK\n");
-    assert_eq!(ask(&["incr", "a"]), "2\n");
-    assert_eq!(ask(&["set", "b", "text"]), "OK\n");
-    assert!(ask(&["incr", "b"]).contains("ERR value is not an integer"));
-    assert_eq!(ask(&["mget", "a", "b", "c"]), "2\ntext\n\n");
-    assert_eq!(ask(&["expire", "b", "0"]), "1\n");
-    assert_eq!(ask(&["get", "b"]), "\n");
-    assert_eq!(ask(&["del", "a", "b"]), "1\n");
-    assert!(ask(&["info"]).contains("keys:0"));
-    assert!(ask(&["flushall"]).contains("unknown command"));
+    kv::answers_redis_cli(&place, &server);
 }
 
 #[test]
@@ -90,27 +69,7 @@ fn kv_serves_redis_benchmark_with_pipelines_and_many_connections() {
     }
     let place = service();
     let server = place.example("kv");
-    let port = server.address.port().to_string();
-    let mut command = place.ordinary("redis-benchmark");
-    command.args([
-        "-p",
-        &port,
-        "-t",
-        "set,get,incr",
-        "-n",
-        "20000",
-        "-c",
-        "40",
-        "-P",
-        "16",
-        "-d",
-        "100",
-        "-q",
-    ]);
-    let said = output(&mut command);
-    for name in ["SET:", "GET:", "INCR:"] {
-        assert!(said.contains(name), "{said}");
-    }
+    kv::serves_redis_benchmark(&place, &server, ["-d", "100"]);
 }
 
 /// Asks an `http` server by an ordinary client: what comes back until the server ends the connection.

@@ -1,12 +1,13 @@
-//! What idle connections cost: bytes that the library has allocated for them, counted by this program's allocator.
+//! What idle connections cost: bytes that the library has allocated for them, counted by this program's allocator. The service runs in
+//! another thread, whose bytes do not count.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
+#[path = "../../fastpath/tests/counting/mod.rs"]
+mod counting;
 
 use common::{PATIENCE, service_with};
 use ring::{ConnectOptions, Event, Kind, ListenOptions, Options, Ring, Service};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Instant;
 
@@ -17,35 +18,6 @@ const PAIRS: u32 = 4_100;
 const AT_ONCE: u32 = 128;
 /// Most bytes for each end.
 const BYTES_MOST: i64 = 256;
-
-struct Counting;
-
-thread_local! {
-    /// Bytes that this thread has allocated and not freed. The service runs in another thread of this process.
-    static BYTES: Cell<i64> = const { Cell::new(0) };
-}
-
-fn note(bytes: i64) {
-    BYTES.set(BYTES.get() + bytes);
-}
-
-// SAFETY: hands every call to the system allocator unchanged. The cell has a constant first value and nothing to drop, so `note` neither
-// allocates nor fails at the end of a thread.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        note(layout.size() as i64);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        note(-(layout.size() as i64));
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Number of connections that both sides know now.
 fn look(ring: &mut Ring, events: &mut Vec<Event>, [connected, accepted]: &mut [u32; 2]) -> u32 {
@@ -79,11 +51,11 @@ fn a_ring_takes_few_bytes_for_each_idle_connection() {
         assert!(Instant::now() < end, "{made} of {begun} connections are made");
         if begun == AT_ONCE {
             // From here on, without what the first ones have cost once.
-            before = BYTES.get();
+            before = counting::bytes();
         }
     }
     assert_eq!(ring.len(), 2 * PAIRS as usize + 1);
-    let each = (BYTES.get() - before) / i64::from(2 * (PAIRS - AT_ONCE));
+    let each = (counting::bytes() - before) / i64::from(2 * (PAIRS - AT_ONCE));
     println!("{each} bytes for each end of {PAIRS} connections");
     assert!(each <= BYTES_MOST, "{each} bytes for each");
 }

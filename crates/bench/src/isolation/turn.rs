@@ -80,7 +80,7 @@ fn beside(host: &Host<'_>, case: Case, bulk: Bulk, seconds: u64) -> anyhow::Resu
 /// A server that echoes and its client, with connections between them.
 pub struct Requests {
     server: Peer,
-    /// The client's process.
+    /// The process that sends requests.
     pub client: Peer,
 }
 
@@ -90,6 +90,17 @@ impl Requests {
     /// # Errors
     /// When a process does not start or does not answer, or connections are not accelerated where they must be.
     pub fn open(host: &Host<'_>, connections: u32) -> anyhow::Result<Self> {
+        let requests = Self::connect(host, connections)?;
+        // It answers when the client has closed all connections.
+        requests.server.send(&Ask::Echo(echo::Ask::Epoll), &[])?;
+        Ok(requests)
+    }
+
+    /// Starts both on `host`; the server does not read.
+    ///
+    /// # Errors
+    /// As of [`open`](Self::open).
+    pub fn connect(host: &Host<'_>, connections: u32) -> anyhow::Result<Self> {
         let requests = Self { server: start(&host.server)?, client: start(&host.client)? };
         let Self { server, client } = &requests;
         let port = *ask(server, &Ask::Listen(host.address))?.first().context("no port of the server")?;
@@ -98,8 +109,6 @@ impl Requests {
         if let Some(service) = host.service {
             launch::prove(service.accepted(Some(server.pid()))?, connections).context("the requests")?;
         }
-        // It answers when the client has closed all connections.
-        server.send(&Ask::Echo(echo::Ask::Epoll), &[])?;
         Ok(requests)
     }
 
@@ -118,11 +127,7 @@ impl Requests {
     }
 }
 
-/// Starts a process of a measurement.
-///
-/// # Errors
-/// When this program's own file is not found, or does not start.
-pub fn start(starter: &Starter<'_>) -> anyhow::Result<Peer> {
+fn start(starter: &Starter<'_>) -> anyhow::Result<Peer> {
     let program = peer::own_program()?;
     Peer::start_by(starter(program.to_str().context("this program's own path is no text")?)?, ask::ROLE)
 }

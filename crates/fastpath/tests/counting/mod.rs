@@ -1,5 +1,6 @@
-//! The allocator of a test program, which counts the calls of a thread while that thread is armed. It hands each call to the system allocator
-//! unchanged.
+//! The allocator of a test program, which counts the calls of a thread while that thread is armed, and the bytes that the thread has. It hands
+//! each call to the system allocator unchanged.
+#![allow(dead_code)] // A test asks for calls or for bytes.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -10,6 +11,7 @@ thread_local! {
     // Of each thread, because the thread of the test harness allocates at times of its own.
     static ARMED: Cell<bool> = const { Cell::new(false) };
     static COUNT: Cell<u64> = const { Cell::new(0) };
+    static BYTES: Cell<i64> = const { Cell::new(0) };
 }
 
 /// Whether calls of this thread count from now on.
@@ -22,7 +24,13 @@ pub fn count() -> u64 {
     COUNT.get()
 }
 
-fn note() {
+/// Number of bytes that this thread has allocated and not freed, armed or not.
+pub fn bytes() -> i64 {
+    BYTES.get()
+}
+
+fn note(bytes: i64) {
+    BYTES.set(BYTES.get() + bytes);
     COUNT.set(COUNT.get() + u64::from(ARMED.get()));
 }
 
@@ -30,12 +38,12 @@ fn note() {
 // allocates nor fails at the end of a thread.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        note();
+        note(layout.size() as i64);
         // SAFETY: the caller's promise is passed on.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        note();
+        note(-(layout.size() as i64));
         // SAFETY: the caller's promise is passed on.
         unsafe { System.dealloc(ptr, layout) }
     }

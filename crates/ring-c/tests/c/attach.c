@@ -1,41 +1,16 @@
 /* Runs under the preload library: accepts and authenticates by sockets, serves by a ring, goes on by sockets, and back. Prints nothing if every
  * answer is as it should be. */
-#include <arpa/inet.h>
-#include <errno.h>
+#include "check.h"
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <towpath.h>
 #include <unistd.h>
 
-#define IS(call, expected)                                                                                          \
-    do {                                                                                                            \
-        long found = (long)(call);                                                                                  \
-        if (found != (long)(expected))                                                                              \
-            printf("%d: %s is %ld, not %ld: %s, %s\n", __LINE__, #call, found, (long)(expected), towpath_why(),     \
-                   strerror(errno));                                                                                \
-    } while (0)
 #define FAILS(call, error)                                                                                          \
     do {                                                                                                            \
         errno = 0;                                                                                                  \
         IS((call) < 0 ? errno : 0, error);                                                                          \
     } while (0)
-
-static towpath_ring *ring;
-
-/* Waits for an event of a kind. */
-static towpath_handle next(uint32_t kind)
-{
-    towpath_event event;
-    while (towpath_wait(ring, &event, 1, 30000) == 1)
-        if (event.kind == kind)
-            return event.handle;
-    printf("no event of kind %u: %s\n", kind, towpath_why());
-    exit(1);
-}
 
 static void says(int fd, const char *line)
 {
@@ -144,14 +119,11 @@ int main(void)
 {
     towpath_service *service;
     towpath_handle connection;
-    struct sockaddr_in at;
+    struct sockaddr_in at = any_port();
     socklen_t len = sizeof at;
     int listener, fd, copy, back, status;
     pid_t peer, child;
 
-    memset(&at, 0, sizeof at);
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     listener = socket(AF_INET, SOCK_STREAM, 0);
     IS(bind(listener, (struct sockaddr *)&at, sizeof at), 0);
     IS(listen(listener, 5), 0);

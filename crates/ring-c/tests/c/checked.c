@@ -1,29 +1,5 @@
 /* Uses of released bytes and calls out of order, with TOWPATH_CHECK=1. Prints nothing if each is found and named. */
-#include <arpa/inet.h>
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <towpath.h>
-
-#define IS(call, expected)                                                                                          \
-    do {                                                                                                            \
-        long found = (long)(call);                                                                                  \
-        if (found != (long)(expected))                                                                              \
-            printf("%d: %s is %ld, not %ld: %s\n", __LINE__, #call, found, (long)(expected), towpath_why());        \
-    } while (0)
-
-static towpath_ring *ring;
-
-static towpath_handle next(uint32_t kind)
-{
-    towpath_event event;
-    while (towpath_wait(ring, &event, 1, 30000) == 1)
-        if (event.kind == kind)
-            return event.handle;
-    printf("no event of kind %u: %s\n", kind, towpath_why());
-    exit(1);
-}
+#include "check.h"
 
 static void says(const char *text)
 {
@@ -45,13 +21,10 @@ int main(void)
     towpath_service *service;
     towpath_handle listener, ours, theirs;
     towpath_room room;
-    struct sockaddr_in at;
+    struct sockaddr_in at = any_port();
     struct sockaddr_storage bound;
     const void *data;
 
-    memset(&at, 0, sizeof at);
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     IS(towpath_open(NULL, TOWPATH_TRUST_LOCAL_PEERS, &service), 0);
     IS(towpath_ring_new(service, &ring), 0);
     IS(towpath_listen(ring, (struct sockaddr *)&at, sizeof at, 0, 5, 1, &listener), 0);

@@ -1,33 +1,10 @@
 /* What a program can do wrong, and what a forked child sees. Prints nothing if every answer is as it should be. */
-#include <arpa/inet.h>
-#include <errno.h>
+#define PATIENCE_MS 10000
+#include "check.h"
 #include <pthread.h>
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <towpath.h>
 #include <unistd.h>
-
-#define IS(call, expected)                                                                                          \
-    do {                                                                                                            \
-        long found = (long)(call);                                                                                  \
-        if (found != (long)(expected))                                                                              \
-            printf("%d: %s is %ld, not %ld: %s\n", __LINE__, #call, found, (long)(expected), towpath_why());        \
-    } while (0)
-
-static towpath_ring *ring;
-
-static towpath_event next(uint32_t kind)
-{
-    towpath_event event;
-    while (towpath_wait(ring, &event, 1, 10000) == 1)
-        if (event.kind == kind)
-            return event;
-    printf("no event of kind %u: %s\n", kind, towpath_why());
-    exit(1);
-}
 
 static void *waits(void *unused)
 {
@@ -45,11 +22,8 @@ static void child(towpath_handle connection)
     towpath_service *service;
     towpath_ring *own;
     towpath_handle other;
-    struct sockaddr_in any;
+    struct sockaddr_in any = any_port();
     const void *data;
-    memset(&any, 0, sizeof any);
-    any.sin_family = AF_INET;
-    any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     IS(towpath_view(ring, connection, 1, &data), -EPERM);
     IS(towpath_write(ring, connection, "x", 1), -EPERM);
     IS(towpath_close(ring, connection), -EPERM);
@@ -72,16 +46,13 @@ int main(void)
     towpath_room room;
     towpath_connection_info info;
     towpath_counters counters;
-    struct sockaddr_in at;
+    struct sockaddr_in at = any_port();
     struct sockaddr_storage bound;
     const void *data;
     char copy[8];
     pthread_t thread;
     int status;
 
-    memset(&at, 0, sizeof at);
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     IS(towpath_open(NULL, 0, NULL), -EFAULT);
     IS(towpath_open(NULL, 1u << 31, &service), -EINVAL);
     IS(towpath_open(NULL, 0, &service), 0);
@@ -90,7 +61,7 @@ int main(void)
     IS(towpath_listen(ring, (struct sockaddr *)&at, sizeof at, 0, 5, 1, &listener), 0);
     IS(towpath_local_address(ring, listener, &bound), 0);
     IS(towpath_connect(ring, (struct sockaddr *)&bound, sizeof at, 0, 2, &ours), 0);
-    theirs = next(TOWPATH_ACCEPTED).handle;
+    theirs = next(TOWPATH_ACCEPTED);
     IS(towpath_info(ring, theirs, &info), 0);
     IS(info.is_pair + 2 * info.is_accepted, 3);
 
@@ -108,7 +79,7 @@ int main(void)
     memcpy(room.data[0], "octets", 6);
     IS(towpath_commit(ring, ours, 6), 0);
     IS(towpath_commit(ring, ours, 0), -EINVAL);
-    IS(next(TOWPATH_READABLE).handle, theirs);
+    IS(next(TOWPATH_READABLE), theirs);
     IS(towpath_view(ring, theirs, 100, &data), 6);
     IS(memcmp(data, "octets", 6), 0);
     IS(towpath_consume(ring, theirs, 7), -EINVAL);
@@ -125,7 +96,7 @@ int main(void)
     wait(&status);
     IS(status, 0);
     IS(towpath_write(ring, ours, "more", 4), 4);
-    IS(next(TOWPATH_READABLE).handle, theirs);
+    IS(next(TOWPATH_READABLE), theirs);
     IS(towpath_view(ring, theirs, 100, &data), 8);
     IS(towpath_consume(ring, theirs, 8), 0);
 
@@ -141,7 +112,7 @@ int main(void)
     /* Ends. */
     IS(towpath_finish(ring, ours), 0);
     IS(towpath_write(ring, ours, "x", 1), -EPIPE);
-    IS(next(TOWPATH_FINISHED).handle, theirs);
+    IS(next(TOWPATH_FINISHED), theirs);
     IS(towpath_is_finished(ring, theirs), 1);
     IS(towpath_close(ring, theirs), 0);
     IS(towpath_close(ring, theirs), -EBADF);

@@ -26,7 +26,7 @@ use store::Store;
 const RESP: u64 = 0;
 const MEMCACHED: u64 = 1;
 
-/// Longest request.
+/// Most bytes of one request.
 const REQUEST_MOST: usize = 1 << 20;
 /// Replies that wait for room beyond this stop the reading of further requests: the client must read.
 const REPLIES_MOST: usize = 1 << 20;

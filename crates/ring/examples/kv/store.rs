@@ -1,9 +1,9 @@
-//! The keys and their values, whatever the protocol.
+//! The keys and their values, for both protocols.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// All keys.
+/// The keys with their values.
 pub struct Store {
     pub keys: HashMap<Box<[u8]>, Value>,
     /// The time of this round.
@@ -15,7 +15,7 @@ pub struct Value {
     pub bytes: Vec<u8>,
     /// A number of the client's (memcached).
     pub flags: u32,
-    /// When it expires.
+    /// The moment at which it expires; `None`: it does not.
     pub end: Option<Instant>,
 }
 

@@ -1,6 +1,7 @@
 //! A service in a thread of the test, and ordinary programs under the preload library as peers.
 #![allow(dead_code, missing_docs)]
 
+pub mod kv;
 #[path = "../../../preload/tests/common/mod.rs"]
 mod preloaded;
 #[path = "../../../service/tests/common/thread.rs"]
@@ -62,15 +63,12 @@ impl Place {
         self.start(Command::new(built().join("examples").join(name)).arg("127.0.0.1:0"))
     }
 
-    /// Starts a server, and reads where it listens from its first line: `name: listens at 127.0.0.1:1234`.
+    /// Starts a server, and reads from its first line where it listens.
     pub fn start(&self, command: &mut Command) -> Server {
         let command = command.env("TOWPATH_CONTROL", &self.control).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
         let mut lines = BufReader::new(child.stderr.take().unwrap());
-        let mut line = String::new();
-        lines.read_line(&mut line).unwrap();
-        let address = line.trim().rsplit(' ').next().unwrap();
-        let address = address.parse().unwrap_or_else(|_| panic!("{command:?} says {line}"));
+        let address = read_address(&mut lines);
         Server { child, address, lines }
     }
 
@@ -94,6 +92,15 @@ pub fn compile_to(folder: &Path, source: &Path) -> PathBuf {
     program
 }
 
+/// True if the program is installed; else says that what needs it is skipped.
+pub fn has(program: &str) -> bool {
+    let is_there = Command::new(program).arg("--version").output().is_ok();
+    if !is_there {
+        eprintln!("skipped: {program} is not installed");
+    }
+    is_there
+}
+
 /// An example that serves, until dropped.
 pub struct Server {
     child: Child,
@@ -104,10 +111,15 @@ pub struct Server {
 impl Server {
     /// The address at the end of the server's next line.
     pub fn next_address(&mut self) -> SocketAddr {
-        let mut line = String::new();
-        self.lines.read_line(&mut line).unwrap();
-        line.trim().rsplit(' ').next().unwrap().parse().unwrap_or_else(|_| panic!("the server says {line}"))
+        read_address(&mut self.lines)
     }
+}
+
+/// The address at the end of a line: `name: listens at 127.0.0.1:1234`.
+fn read_address(lines: &mut BufReader<ChildStderr>) -> SocketAddr {
+    let mut line = String::new();
+    lines.read_line(&mut line).unwrap();
+    line.trim().rsplit(' ').next().unwrap().parse().unwrap_or_else(|_| panic!("the server says {line}"))
 }
 
 impl Drop for Server {

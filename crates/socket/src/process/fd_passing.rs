@@ -7,7 +7,7 @@ use crate::fd::table::Pinned;
 use crate::file;
 use crate::process::io_uring;
 use crate::socket::{Role, Sock, options, pending_sockopts, placeholder};
-use control::{Left, Reply, Request, tcp_state};
+use control::{Reply, Request, tcp_state};
 use endpoint::flags;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
@@ -284,14 +284,7 @@ fn leave(client: &Client, sock: &Sock, fd: RawFd) {
     // If the connection has moved, the service has it already.
     let (Some(cookie), false) = (cookie(fd), link.is_over() || link.has_moved()) else { return };
     sock.set(|settings| settings.cookie = cookie);
-    link.block().holders.fetch_or(TRUST, Ordering::AcqRel);
-    let left = Left {
-        region: link.mapped.id,
-        slot: link.slot(),
-        side: link.mapped.side as u8,
-        home: link.home.id,
-        sock: link.index(),
-    };
+    let left = link.leave();
     if file::is_borrowed() {
         // A `vfork` child uses its parent's control line and memory, but not its descriptors: an answer would come to the wrong table.
         client.hint(Request::Leave(left), fd);

@@ -1,17 +1,8 @@
 /* Says that it listens on the port it is given, answers one connection with what that sends, and ends when that ends. */
+#include "check.h"
 #include <netinet/in.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#define CHECK(what)                                                                                                    \
-    do {                                                                                                               \
-        if (!(what)) {                                                                                                 \
-            perror(#what);                                                                                             \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 int main(int count, char **words) {
     struct sockaddr_in at = {.sin_family = AF_INET};

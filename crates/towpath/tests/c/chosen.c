@@ -1,26 +1,17 @@
 /* Chooses a congestion control for a socket, says what getsockopt returns at each step, and sends a pattern until its input ends.
  * Usage: chosen connect|listen ADDRESS PORT NAME ("-": chooses none) */
 #define _GNU_SOURCE
+#include "check.h"
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 enum { PERIOD = 251, BLOCK = PERIOD * 32 };
-
-#define CHECK(what)                                                                                                    \
-    do {                                                                                                               \
-        if (!(what)) {                                                                                                 \
-            perror(#what);                                                                                             \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 static void say(const char *when, int fd) {
     char name[16] = {0};

@@ -1,23 +1,14 @@
 /* Echoes 64-byte requests of its own child with one epoll set, says so, and then waits for the end of its standard input. */
+#include "check.h"
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 enum { REQUESTS = 3000, SIZE = 64 };
-
-#define CHECK(what)                                                                                                    \
-    do {                                                                                                               \
-        if (!(what)) {                                                                                                 \
-            perror(#what);                                                                                             \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 static void ask(const struct sockaddr_in *at) {
     char b[SIZE] = {1};
