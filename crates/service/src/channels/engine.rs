@@ -10,7 +10,7 @@ use base::{Duration, Instant};
 use channel::hub::Over;
 use channel::open::Open;
 use channel::session::{ECONNREFUSED, ECONNRESET, Ended};
-use channel::{ChannelId, Event, Hub, Lane, News, SessionId, drive};
+use channel::{ChannelId, Event, Hub, Lane, News, Session, SessionId, drive};
 use queue::Violation;
 use rustix::fd::OwnedFd;
 use shm::half_flags::{ERRNO_SHIFT, FAILED, FIN, OPEN, RESET};
@@ -310,7 +310,7 @@ impl Engine {
     /// The reports since the last call.
     pub fn told(&mut self) -> impl Iterator<Item = Told> {
         let Self { told, flows, .. } = self;
-        flows.told.drain(..).chain(told.drain(..)).collect::<Vec<_>>().into_iter()
+        flows.told.drain(..).chain(told.drain(..))
     }
 
     /// Passes on what an application has done.
@@ -430,10 +430,8 @@ impl Engine {
     /// The peer has not accepted the socket. When no peer has answered, but the session is over, plain TCP may do.
     fn refused(&mut self, tag: u64, errno: u32) {
         let Some(session) = self.ends.get(tag).map(|end| end.at.session) else { return };
-        let is_lost = self.hub.sessions().any(|(id, known)| {
-            let ended = known.ended();
-            id == session && ended.is_some_and(|why| why != Ended::Drained)
-        });
+        let ended = self.hub.view(session).and_then(Session::ended);
+        let is_lost = ended.is_some_and(|why| why != Ended::Drained);
         if is_lost && errno == ECONNREFUSED {
             return self.unserved(tag);
         }
@@ -453,5 +451,5 @@ impl Engine {
 }
 
 fn has_channel(hub: &Hub, id: SessionId) -> bool {
-    hub.sessions().any(|(known, session)| known == id && session.channels().next().is_some())
+    hub.view(id).is_some_and(|session| session.channels().next().is_some())
 }
