@@ -1,7 +1,8 @@
 //! Which connections go over channels: the configured rules, what a program wishes, and what a socket's options allow. Knows no peers and
 //! sends nothing.
 
-use crate::config::values::Network;
+use crate::config::values::{Network, as_text};
+use crate::policy::ports;
 use channel::lane::Class;
 use control::{ChannelWish, SocketOptions};
 use serde::{Deserialize, Serialize};
@@ -45,10 +46,9 @@ impl FromStr for ChannelRule {
     }
 }
 
+/// Parses a range of ports. No connection goes to port 0.
 fn range(text: &str) -> Option<RangeInclusive<u16>> {
-    let (first, last) = text.split_once('-').unwrap_or((text, text));
-    let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
-    (0 < first && first <= last).then_some(first..=last)
+    ports(text).filter(|ports| *ports.start() > 0)
 }
 
 impl fmt::Display for ChannelRule {
@@ -67,18 +67,7 @@ impl fmt::Display for ChannelRule {
     }
 }
 
-impl TryFrom<String> for ChannelRule {
-    type Error = String;
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl From<ChannelRule> for String {
-    fn from(rule: ChannelRule) -> Self {
-        rule.to_string()
-    }
-}
+as_text!(ChannelRule);
 
 impl ChannelRule {
     fn covers(&self, remote: SocketAddr) -> bool {
