@@ -1,5 +1,5 @@
-//! What the administrator allows the processes of each user: where to listen, where to connect, how much to use and how fast to send. This file only
-//! decides: it opens no file, asks the kernel nothing and reads no clock.
+//! What the administrator allows the processes of each user: where to listen, where to connect, how much to use and how
+//! fast to send. This file only decides: it opens no file, asks the kernel nothing and reads no clock.
 //!
 //! ```text
 //!   door   --allow-uids, --allow-gids: any other user may not register

@@ -1,4 +1,4 @@
-//! What is shown of agents: to whom a flow belongs and why its law is not in force, the flow's program, and counters.
+//! What is shown of agents: which agent a flow belongs to, why its law is not in force, the flow's program, and counters.
 
 use crate::agents::Agents;
 use crate::agents::flows::id_of;
@@ -35,7 +35,7 @@ pub struct ProgramShown {
     /// Decisions that were moved to a bound.
     clamps: u64,
     is_report_due: bool,
-    /// The newest first.
+    /// The last reports of the program, the newest first.
     last_reports: Vec<ReportShown>,
 }
 
@@ -46,7 +46,7 @@ struct ReportShown {
 }
 
 impl Agents {
-    /// All agents.
+    /// All agents that are configured, with their processes and programs.
     pub fn list(&self) -> Vec<AgentShown> {
         let of = |(address, names): (&Vec<u8>, &Vec<String>)| AgentShown {
             path: String::from_utf8_lossy(address).into_owned(),
@@ -80,7 +80,7 @@ impl Agents {
         })
     }
 
-    /// The flow's program.
+    /// The state of the program that decides about the flow, with its last reports.
     pub fn program(&self, now: Instant, name: FlowName, state: ProgramState) -> ProgramShown {
         let kept = self.flows.get(&id_of(name));
         let reports = kept.into_iter().flat_map(|kept| &kept.reports);

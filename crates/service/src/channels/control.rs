@@ -75,7 +75,7 @@ pub struct Counted {
     pub accepted: u64,
     /// Virtual sockets that became plain TCP connections, because their session was lost before the peer accepted them.
     pub unserved: u64,
-    /// Sessions that ended.
+    /// Sessions that have ended, for any reason.
     pub over: u64,
 }
 
@@ -519,7 +519,7 @@ impl Channels {
         self.port
     }
 
-    /// The configured rules.
+    /// The rules of `--channel-rules`, in their order.
     pub fn rules(&self) -> &[ChannelRule] {
         &self.rules
     }

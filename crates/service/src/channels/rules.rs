@@ -17,7 +17,7 @@ use std::str::FromStr;
 #[serde(try_from = "String", into = "String")]
 pub struct ChannelRule {
     peers: Network,
-    /// `None`: every port.
+    /// Ports of the peer; `None`: every port.
     ports: Option<RangeInclusive<u16>>,
     /// `None`: never by channel.
     class: Option<Class>,
@@ -83,7 +83,7 @@ pub fn is_in(network: &Network, address: SocketAddr) -> bool {
 /// What rules, program and options say about one connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Choice {
-    /// Plain TCP.
+    /// A TCP connection of its own, for this reason.
     Plain(Why),
     /// By channel, if the peer has a channel service. `is_required`: never by plain TCP.
     Channel {
@@ -91,7 +91,7 @@ pub enum Choice {
         class: Class,
         /// The program has said `require`.
         is_required: bool,
-        /// What says so.
+        /// The rule or wish that says so.
         why: Why,
     },
 }
