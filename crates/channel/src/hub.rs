@@ -215,6 +215,12 @@ impl Hub {
         self.sessions.get_mut(&id.0).map(|entry| &mut entry.session)
     }
 
+    /// A session as it stands, to be read only.
+    #[must_use]
+    pub fn view(&self, id: SessionId) -> Option<&Session> {
+        self.sessions.get(&id.0).map(|entry| &entry.session)
+    }
+
     /// The address of a session's other service, and so of the peer of each virtual socket of that session.
     #[must_use]
     pub fn peer(&self, id: SessionId) -> Option<IpAddr> {

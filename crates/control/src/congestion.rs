@@ -173,7 +173,7 @@ pub struct FlowSelector {
     pub to: Option<Prefix>,
     /// The port of one of both ends.
     pub port: Option<u16>,
-    /// One flow.
+    /// The one flow with these ends.
     pub flow: Option<FlowEnds>,
 }
 
@@ -225,7 +225,7 @@ impl fmt::Display for FlowSelector {
 pub struct CongestionRule {
     /// The flows that it is for.
     pub which: FlowSelector,
-    /// What they get.
+    /// The congestion control that these flows get.
     pub name: CongestionName,
 }
 

@@ -131,7 +131,7 @@ pub enum ChannelWish {
     /// Nothing: the service's rules decide.
     #[default]
     Unset,
-    /// Always plain TCP.
+    /// Each connection is a TCP connection of its own.
     Never,
     /// By channel where the peer has a channel service, else plain TCP.
     Prefer,

@@ -215,7 +215,7 @@ impl Endpoint {
     }
 
     /// Publishes what was committed. The caller executes [`queue::stream::barrier`] and then calls
-    /// [`settle_progress`](Self::settle_progress) with [`owed::BYTES`].
+    /// [`settle_progress`](Self::settle_progress), which gets [`owed::BYTES`].
     #[inline]
     pub fn publish(&self) {
         note_produced(self.halves().0, self.block().tx_head.load(Ordering::Relaxed));

@@ -68,7 +68,7 @@ impl Endpoint {
         self.block().rx_lock.compare_exchange(0, KEPT, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Ends [`Self::keep`].
+    /// Ends what [`Self::keep`] began: the service may give the connection to another holder again.
     pub fn keep_no_more(&self) {
         // Release: pairs with the Acquire of the party that takes the connection over.
         let _ = self.block().rx_lock.compare_exchange(KEPT, 0, Ordering::Release, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Agents of congestion control: one UNIX datagram socket, and the endpoint (crate `ccp`) that says what goes to whom. Flows are in `flows`.
+//! Agents of congestion control: one UNIX datagram socket, and the endpoint (crate `ccp`) that says which datagrams go to which agent. Flows are in `flows`.
 //!
 //! ```text
 //!   agents' sockets <--datagrams--> socket --> Endpoint <-- flow events, reports (slowpath::programs)

@@ -38,7 +38,7 @@ impl fmt::Display for Law {
 pub enum Chooser {
     /// The program, by `TCP_CONGESTION`.
     Socket,
-    /// A rule.
+    /// The first rule that fits the flow.
     Rule,
     /// The key `congestion` of the configuration.
     Default,
@@ -70,7 +70,7 @@ pub struct Governed {
     pub chosen: String,
     /// What has chosen it.
     pub chosen_by: String,
-    /// What decides now.
+    /// The congestion control that decides now.
     pub in_force: String,
     /// Why that is not what was chosen, or does not work as it should.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,9 +80,9 @@ pub struct Governed {
 /// Where a rule comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// The configuration.
+    /// The key `cc_rules` of the configuration.
     Configuration,
-    /// `towpath cc set`.
+    /// The command `towpath cc set`.
     Command,
 }
 

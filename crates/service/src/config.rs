@@ -322,6 +322,17 @@ impl Options {
             .map_err(|e| ServiceError::ConfigText { path: path.to_owned(), error: e.to_string() })
     }
 
+    /// Refuses keys that mean nothing here.
+    ///
+    /// # Errors
+    /// One of them is set; `must` says what it must go with.
+    fn refuse_set(&self, keys: &[&str], must: &'static str) -> Result<(), ServiceError> {
+        match self.set().into_iter().find(|key| keys.contains(key)) {
+            Some(key) => Err(ServiceError::Value { key, must }),
+            None => Ok(()),
+        }
+    }
+
     /// Fills in the defaults and checks every value.
     ///
     /// # Errors

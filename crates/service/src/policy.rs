@@ -1,5 +1,5 @@
-//! What the administrator allows the processes of each user: where to listen, where to connect, how much to use and how fast to send. This file only
-//! decides: it opens no file, asks the kernel nothing and reads no clock.
+//! What the administrator allows the processes of each user: where to listen, where to connect, how much to use and how
+//! fast to send. This file only decides: it opens no file, asks the kernel nothing and reads no clock.
 //!
 //! ```text
 //!   door   --allow-uids, --allow-gids: any other user may not register
@@ -17,8 +17,9 @@ mod parse;
 mod tests;
 
 pub use names::{DEFAULT, Source, SystemNames};
-pub use parse::{Mistake, Names, parse};
+pub use parse::{Mistake, Names, parse, ports};
 
+use control::Prefix;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU64;
@@ -184,16 +185,9 @@ pub struct Policy {
 impl Place {
     /// True when the address and its port are in this place.
     pub fn contains(&self, address: SocketAddr) -> bool {
-        let bits = |ip: IpAddr| match ip {
-            IpAddr::V4(ip) => (u128::from(ip.to_bits()), 32),
-            IpAddr::V6(ip) => (ip.to_bits(), 128),
-        };
-        let is_inside = self.network.is_none_or(|(network, prefix)| {
-            let ((network, width), (ip, other)) = (bits(network), bits(address.ip()));
-            let differs = (network ^ ip).checked_shr(width - u32::from(prefix).min(width)).unwrap_or(0);
-            width == other && differs == 0
-        });
-        is_inside && self.ports.contains(&address.port())
+        let covers = |(address, length), ip| Prefix { address, length }.covers(ip);
+        self.network.is_none_or(|network| covers(network, address.ip()))
+            && self.ports.contains(&address.port())
     }
 }
 

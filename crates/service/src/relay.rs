@@ -130,8 +130,7 @@ impl Relays {
     fn leave_seat(&mut self, mut end: End) {
         let seat = end.place.seat();
         let Some((pool, ends)) = self.pools.get_mut(&seat) else { return };
-        let rings = [end.sender.ring.take(), end.sender.old.take()];
-        rings.into_iter().flatten().for_each(|ring| end.place.give_back(pool, ring));
+        end.give_rings_back(pool);
         *ends -= 1;
         if *ends == 0 {
             end.place.flush(pool);
@@ -297,8 +296,8 @@ impl Relays {
             }
             let room =
                 make_room(sink, pool, sink_own, sink_app, found.total, RING_MOST).map_err(|v| (to, v))?;
-            if room > 0 && sink_own.flags.load(Ordering::Relaxed) & WANT_SPACE != 0 {
-                sink_own.flags.fetch_and(!WANT_SPACE, Ordering::Relaxed);
+            if room > 0 {
+                want_no_space(sink_own);
             }
             let Some(ring) = sink.sender.ring.filter(|_| room > 0) else {
                 // A reader that waits for more bytes than there are (`SO_RCVLOWAT`) must read them, because the ring is full.
@@ -307,13 +306,9 @@ impl Relays {
             };
             let n = found.len.min(room).min(PIECE).min(left);
             let piece = &mut self.scratch[..n];
-            let spans @ [(a, an), (b, bn)] = found.ring.spans(source.tail, n);
-            source.place.check(found.ring, &spans).map_err(|v| (from, v))?;
-            source.place.read(a, &mut piece[..an]);
-            source.place.read(b, &mut piece[an..an + bn]);
-            let [(a, an), (b, bn)] = ring.spans(sink.sender.head, n);
-            sink.place.write(a, &piece[..an]);
-            sink.place.write(b, &piece[an..an + bn]);
+            source.place.check(found.ring, &found.ring.spans(source.tail, n)).map_err(|v| (from, v))?;
+            source.place.read_ring(found.ring, source.tail, piece);
+            sink.place.write_ring(ring, sink.sender.head, piece);
             source.tail += n as u64;
             left -= n;
             sink.sender.publish(sink_own, n);
@@ -409,6 +404,13 @@ fn pass_urgent(source: &End, sink: &End) {
     let position = sink.sender.head.saturating_add(ahead);
     if ahead > 0 && sink.place.announced(sink.slot).is_none_or(|before| before < position) {
         sink.place.announce(sink.slot, position);
+    }
+}
+
+/// Withdraws the sender's wish to be rung when the reader has read.
+pub fn want_no_space(own: &shm::Half) {
+    if own.flags.load(Ordering::Relaxed) & WANT_SPACE != 0 {
+        own.flags.fetch_and(!WANT_SPACE, Ordering::Relaxed);
     }
 }
 

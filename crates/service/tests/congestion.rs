@@ -1,4 +1,4 @@
-//! Who may change what chooses congestion control, and who sees it; the kernel's credentials judge. Mistakes in the configuration.
+//! Which users may change the rules of congestion control, and which see them, by the kernel's credentials. Mistakes in the configuration.
 
 use crate::common::{Daemon, can_be_other_users};
 use control::{CongestionAsk, FlowSelector, Report};

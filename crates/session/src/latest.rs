@@ -22,12 +22,12 @@ pub struct Latest<T> {
 }
 
 impl<T> Latest<T> {
-    /// No value.
+    /// A holder without a value yet.
     pub const fn new() -> Self {
         Self { newest: AtomicUsize::new(0), places: [const { RwLock::new(None) }; PLACES] }
     }
 
-    /// The newest value.
+    /// The newest value, without waiting; `None`: there is none.
     pub fn load(&self) -> Option<Arc<T>> {
         loop {
             // Acquire: pairs with the Release in `replace`; the place was filled before.
@@ -76,7 +76,7 @@ mod tests {
         let latest = Latest::new();
         assert_eq!(latest.load(), None);
         latest.replace(Some(Arc::new(0)));
-        // As a reader whose signal handler has forked: in the child it never goes on.
+        // Each stands for a reader with a signal handler that has forked: in the child that reader never goes on.
         let still: Vec<_> = (1..PLACES - 1)
             .map(|value| {
                 let place = &latest.places[latest.newest.load(Ordering::Relaxed)];

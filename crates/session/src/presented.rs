@@ -22,11 +22,11 @@ const TRIES: (usize, Duration) = (5, Duration::from_millis(4));
 /// A descriptor and what is known of its socket.
 #[derive(Clone, Copy, Debug)]
 pub struct Presented {
-    /// The descriptor.
+    /// The descriptor as the process knows it.
     pub fd: RawFd,
-    /// `AF_INET` or `AF_INET6`.
+    /// Address family of the socket: `AF_INET` or `AF_INET6`.
     pub family: i32,
-    /// `O_NONBLOCK` is set.
+    /// True when the descriptor has `O_NONBLOCK`.
     pub is_nonblocking: bool,
     /// A handshake that goes on is waited for.
     pub waits: bool,

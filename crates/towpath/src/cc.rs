@@ -2,7 +2,7 @@
 
 use crate::Where;
 use crate::ask::report;
-use crate::table::{align, print};
+use crate::table::{align, print_report, rows_of};
 use crate::{cc_check, cc_kernel};
 use anyhow::bail;
 use clap::{Args, Subcommand};
@@ -130,7 +130,7 @@ impl Cc {
             CongestionAsk::Show(_) => shown,
         };
         let answer = report(&place.path(), Report::Congestion(Box::new(ask)))?;
-        print(&if json { serde_json::to_string_pretty(&answer)? } else { text(&answer) })
+        print_report(&answer, json, text)
     }
 }
 
@@ -167,13 +167,12 @@ fn list(all: &Value) -> String {
         format!("built in: {}", words(&all["built_in"])),
         format!("of agents: {}", words(&all["of_agents"])),
     ];
-    for agent in all["agents"].as_array().into_iter().flatten() {
+    for agent in rows_of(all, "agents") {
         let there = agent["pid"].as_u64().map_or("not there".to_owned(), |pid| format!("pid {pid}"));
         let (path, programs) = (text(&agent["path"]), &agent["programs"]);
         lines.push(format!("  {path} serves {}: {there}, {programs} programs", words(&agent["serves"])));
     }
-    let rows = all["rules"].as_array().into_iter().flatten();
-    let rows: Vec<Vec<String>> = rows
+    let rows: Vec<Vec<String>> = rows_of(all, "rules")
         .map(|rule| vec![format!("  {}", text(&rule["rule"])), format!("({})", text(&rule["from"]))])
         .collect();
     lines.push(if rows.is_empty() { "rules: none".to_owned() } else { format!("rules:\n{}", align(&rows)) });

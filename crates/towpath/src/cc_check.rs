@@ -17,7 +17,7 @@ towpath cc check *.ccp --json\n\n\
 A program of the language in docs/congestion.md. Exit status 1 if a file has a mistake. What \"can\" overflow assumes counts,\n\
 round-trip times and variables that only an agent sets below 2^32, and times, rates and windows below 2^44.";
 
-/// What to check.
+/// The arguments of `towpath cc check`.
 #[derive(Debug, clap::Args)]
 pub struct Check {
     /// Files with one program each

@@ -1,28 +1,19 @@
 //! `towpath channels`: sessions with other services, the sockets on each, and what says so.
 
 use crate::ask::report;
-use crate::table::{align, print};
+use crate::table::{cell, print_report, rows_of, table};
 use control::Report;
 use serde_json::Value;
 use std::path::Path;
 
 /// Prints the report as tables, or as JSON.
 pub fn show(path: &Path, json: bool) -> anyhow::Result<()> {
-    let all = report(path, Report::Channels)?;
-    print(&if json { serde_json::to_string_pretty(&all)? } else { text(&all) })
-}
-
-fn word(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
-}
-
-fn rows_of<'a>(all: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
-    all[key].as_array().into_iter().flatten()
+    print_report(&report(path, Report::Channels)?, json, text)
 }
 
 /// The beginning of a session's identifier, enough to tell sessions apart.
 fn short(session: &Value) -> String {
-    word(session).chars().take(8).collect()
+    cell(session).chars().take(8).collect()
 }
 
 fn text(all: &Value) -> String {
@@ -30,7 +21,7 @@ fn text(all: &Value) -> String {
         return "no channels; `towpath up --channel-peers` names the hosts to make them with".to_owned();
     }
     let counted = &all["counted"];
-    let rules: Vec<String> = rows_of(all, "rules").map(word).collect();
+    let rules: Vec<String> = rows_of(all, "rules").map(cell).collect();
     let mut parts = vec![format!(
         "port {}; rules: {}\nsockets opened {}, accepted {}, by plain TCP after all {}; sessions over {}, of these for a peer's fault {}",
         all["port"],
@@ -41,55 +32,54 @@ fn text(all: &Value) -> String {
         counted["sessions_over"],
         counted["violations"],
     )];
-    parts.extend(table(
+    parts.extend(table_of(
         &["Peer", "Standing", "Why"],
         rows_of(all, "peers").map(|row| {
-            vec![word(&row["peer"]), word(&row["standing"]), row["why"].as_str().unwrap_or("-").to_owned()]
+            vec![cell(&row["peer"]), cell(&row["standing"]), row["why"].as_str().unwrap_or("-").to_owned()]
         }),
     ));
     let heads = [
         "Session", "Peer", "Class", "Opened", "User", "Policy", "Sockets", "Channels", "Unsent", "Again",
         "Lost",
     ];
-    parts.extend(table(&heads, rows_of(all, "sessions").map(session)));
+    parts.extend(table_of(&heads, rows_of(all, "sessions").map(session)));
     let heads = ["Session", "Socket", "Local", "Peer", "Credit", "Queue", "Process", "Why"];
-    parts.extend(table(&heads, rows_of(all, "sockets").map(socket)));
+    parts.extend(table_of(&heads, rows_of(all, "sockets").map(socket)));
     parts.join("\n\n")
 }
 
 /// The table; `None` without rows.
-fn table(heads: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Option<String> {
-    let heads = heads.iter().map(|head| (*head).to_owned()).collect();
-    let rows: Vec<Vec<String>> = std::iter::once(heads).chain(rows).collect();
-    (rows.len() > 1).then(|| align(&rows))
+fn table_of(heads: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Option<String> {
+    let mut rows = rows.peekable();
+    rows.peek().is_some().then(|| table(heads, rows))
 }
 
 fn session(row: &Value) -> Vec<String> {
     let unsent: u64 = rows_of(row, "channels").filter_map(|channel| channel["unsent"].as_u64()).sum();
     vec![
         short(&row["session"]),
-        word(&row["peer"]),
-        word(&row["class"]),
+        cell(&row["peer"]),
+        cell(&row["class"]),
         if row["opener"] == true { "here" } else { "there" }.to_owned(),
         row["uid"].as_u64().map_or("-".to_owned(), |uid| uid.to_string()),
-        word(&row["policy"]),
-        word(&row["sockets"]),
+        cell(&row["policy"]),
+        cell(&row["sockets"]),
         rows_of(row, "channels").count().to_string(),
         unsent.to_string(),
-        word(&row["bytes_again"]),
-        word(&row["channels_lost"]),
+        cell(&row["bytes_again"]),
+        cell(&row["channels_lost"]),
     ]
 }
 
 fn socket(row: &Value) -> Vec<String> {
     vec![
         short(&row["session"]),
-        word(&row["socket"]),
-        word(&row["local"]),
-        word(&row["remote"]),
-        word(&row["credit"]),
-        word(&row["queue"]),
-        format!("{} ({})", word(&row["process"]), row["pid"]),
+        cell(&row["socket"]),
+        cell(&row["local"]),
+        cell(&row["remote"]),
+        cell(&row["credit"]),
+        cell(&row["queue"]),
+        format!("{} ({})", cell(&row["process"]), row["pid"]),
         row["why"].as_str().unwrap_or("the peer has opened it").to_owned(),
     ]
 }

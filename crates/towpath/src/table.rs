@@ -30,7 +30,18 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-fn cell(value: &Value) -> String {
+/// Prints a report as JSON, or as `text` tells it.
+pub fn print_report(report: &Value, json: bool, text: impl FnOnce(&Value) -> String) -> anyhow::Result<()> {
+    print(&if json { serde_json::to_string_pretty(report)? } else { text(report) })
+}
+
+/// The elements of a list in a report; none where it has no such list.
+pub fn rows_of<'a>(all: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
+    all[key].as_array().into_iter().flatten()
+}
+
+/// A value as a cell of a table: text without quotes.
+pub fn cell(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
@@ -44,6 +55,12 @@ pub fn align(rows: &[Vec<String>]) -> String {
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// A table with these heads.
+pub fn table(heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let heads = heads.iter().map(|head| (*head).to_owned()).collect();
+    align(&std::iter::once(heads).chain(rows).collect::<Vec<_>>())
 }
 
 /// The congestion control of a flow: what decides about it, and in brackets what was chosen where that is another.
@@ -63,7 +80,7 @@ pub fn sockets(path: &Path, json: bool) -> anyhow::Result<()> {
         "State", "Recv-Q", "Send-Q", "Local", "Peer", "Kind", "In", "Out", "Retrans", "Rtt", "Cwnd", "Pace",
         "Cc", "Process",
     ];
-    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    let mut rows = Vec::new();
     for s in all.as_array().into_iter().flatten() {
         let keys = [
             "state",
@@ -91,7 +108,7 @@ pub fn sockets(path: &Path, json: bool) -> anyhow::Result<()> {
         row.push(if is_hidden { "-".to_owned() } else { format!("{} ({})", cell(&s["process"]), s["pid"]) });
         rows.push(row);
     }
-    print(&align(&rows))
+    print(&table(&heads, rows))
 }
 
 /// Prints the tables of `towpath stat`.
@@ -127,8 +144,7 @@ pub fn statistics(path: &Path, json: bool) -> anyhow::Result<()> {
     }
     let heads =
         ["Pid", "Process", "User", "Alive", "Accelerated", "Connected", "Accepted", "Listeners", "Kernel"];
-    let mut rows = vec![heads.map(str::to_owned).to_vec()];
-    for p in all["per_process"].as_array().into_iter().flatten() {
+    let rows = rows_of(&all, "per_process").map(|p| {
         let keys = [
             "pid",
             "process",
@@ -140,9 +156,9 @@ pub fn statistics(path: &Path, json: bool) -> anyhow::Result<()> {
             "listeners",
             "fallen_back",
         ];
-        rows.push(keys.iter().map(|key| cell(&p[*key])).collect());
-    }
-    print(&align(&rows))
+        keys.iter().map(|key| cell(&p[*key])).collect()
+    });
+    print(&table(&heads, rows))
 }
 
 #[cfg(test)]

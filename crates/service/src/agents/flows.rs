@@ -15,7 +15,7 @@ use slowpath::{FlowEvent, FlowName, NotBegun, SlowPath};
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 
-const fn id_of(name: FlowName) -> FlowId {
+pub(super) const fn id_of(name: FlowName) -> FlowId {
     FlowId(name.number())
 }
 

@@ -1,6 +1,7 @@
-//! What is shown of agents: to whom a flow belongs and why its law is not in force, the flow's program, and counters.
+//! What is shown of agents: which agent a flow belongs to, why its law is not in force, the flow's program, and counters.
 
 use crate::agents::Agents;
+use crate::agents::flows::id_of;
 use base::Instant;
 use ccp::{Reason, Standing};
 use serde::Serialize;
@@ -34,7 +35,7 @@ pub struct ProgramShown {
     /// Decisions that were moved to a bound.
     clamps: u64,
     is_report_due: bool,
-    /// The newest first.
+    /// The last reports of the program, the newest first.
     last_reports: Vec<ReportShown>,
 }
 
@@ -45,7 +46,7 @@ struct ReportShown {
 }
 
 impl Agents {
-    /// All agents.
+    /// All agents that are configured, with their processes and programs.
     pub fn list(&self) -> Vec<AgentShown> {
         let of = |(address, names): (&Vec<u8>, &Vec<String>)| AgentShown {
             path: String::from_utf8_lossy(address).into_owned(),
@@ -58,12 +59,9 @@ impl Agents {
 
     /// Why the flow's agent does not decide; `None`: it does, by a program.
     pub fn why_not(&self, law: &str, name: Option<FlowName>) -> Option<String> {
-        let id = ccp::FlowId(name.map_or(0, FlowName::number));
+        let Some(id) = name.map(id_of) else { return Some("the handshake is not over".to_owned()) };
         let Some(standing) = self.endpoint.standing(id) else {
-            return Some(match name {
-                None => "the handshake is not over".to_owned(),
-                Some(_) => "agents have as many flows as they may have".to_owned(),
-            });
+            return Some("agents have as many flows as they may have".to_owned());
         };
         let is_refused = self.flows.get(&id).is_some_and(|kept| kept.is_refused);
         Some(match standing {
@@ -82,9 +80,9 @@ impl Agents {
         })
     }
 
-    /// The flow's program.
+    /// The state of the program that decides about the flow, with its last reports.
     pub fn program(&self, now: Instant, name: FlowName, state: ProgramState) -> ProgramShown {
-        let kept = self.flows.get(&ccp::FlowId(name.number()));
+        let kept = self.flows.get(&id_of(name));
         let reports = kept.into_iter().flat_map(|kept| &kept.reports);
         let (runs, faults, clamps) = state.totals;
         ProgramShown {

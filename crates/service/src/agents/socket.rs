@@ -5,6 +5,7 @@
 
 use crate::ServiceError;
 use crate::config::AgentSettings;
+use crate::daemon::control_socket::identity;
 use ccp::{Sender, Sent};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSliceMut};
@@ -43,10 +44,6 @@ impl Drop for AgentSocket {
             let _ = std::fs::remove_file(&self.path);
         }
     }
-}
-
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
 fn socket() -> Result<OwnedFd, Errno> {

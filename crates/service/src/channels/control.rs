@@ -75,7 +75,7 @@ pub struct Counted {
     pub accepted: u64,
     /// Virtual sockets that became plain TCP connections, because their session was lost before the peer accepted them.
     pub unserved: u64,
-    /// Sessions that ended.
+    /// Sessions that have ended, for any reason.
     pub over: u64,
 }
 
@@ -441,7 +441,7 @@ impl Registry {
         let cores = self.cores.len();
         let Some(flow) = self.channel_flow(region, slot) else { return };
         let (ends, is_closed) = (flow.ends, flow.closed);
-        let Carrier::Channel { options, .. } = flow.carrier else { return };
+        let (Carrier::Channel { options, .. }, choice) = (flow.carrier, flow.choice) else { return };
         (flow.carrier, flow.why) = (Carrier::Tcp, Some(Why::SessionLost));
         self.forget_ends(&ends);
         if is_closed {
@@ -451,7 +451,7 @@ impl Registry {
         self.channels.iter_mut().for_each(|channels| channels.counted.unserved += 1);
         let owner = slowpath::Owner { region: memory.index, slot, core: (slot as usize % cores) as u8 };
         let [local, remote] = ends.map(|end| Endpoint::new(end.ip(), end.port()));
-        let options = FlowOptions::from(&options);
+        let options = self.flow_options(&options, choice);
         let what = Connect { token: 0, local: Some(local), remote, owner, options };
         if let Err(error) = self.tcp.slow.connect(self.tcp.now(), &what)
             && let Some((own, _)) = memory.halves(slot)
@@ -519,7 +519,7 @@ impl Channels {
         self.port
     }
 
-    /// The configured rules.
+    /// The rules of `--channel-rules`, in their order.
     pub fn rules(&self) -> &[ChannelRule] {
         &self.rules
     }

@@ -10,6 +10,7 @@
 use crate::cores::wakers::Bells;
 use crate::memory::Memory;
 use crate::relay::endpoint::{End, Place};
+use crate::relay::want_no_space;
 use base::Instant;
 use base::limits::RING_MAX;
 use channel::{SessionId, Streams};
@@ -85,6 +86,18 @@ struct Entry {
     end: Option<AppEnd>,
 }
 
+impl Entry {
+    /// The name of the end at this `place` of the table.
+    fn tag(&self, place: u32) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(place)
+    }
+
+    /// The end, if it has that name.
+    fn named(&mut self, tag: u64) -> Option<&mut AppEnd> {
+        self.end.as_mut().filter(|_| u64::from(self.generation) == tag >> 32)
+    }
+}
+
 /// All ends of one engine.
 #[derive(Debug, Default)]
 pub struct Ends {
@@ -139,15 +152,14 @@ impl Ends {
             progress_at: Instant::ZERO,
             progress: 0,
         });
-        let tag = u64::from(entry.generation) << 32 | u64::from(place);
+        let tag = entry.tag(place);
         let edge = self.more_credit(tag).unwrap_or(0);
         (tag, edge)
     }
 
     /// The end with that name.
     pub fn get(&mut self, tag: u64) -> Option<&mut AppEnd> {
-        let entry = self.table.get_mut(tag as u32 as usize)?;
-        entry.end.as_mut().filter(|_| u64::from(entry.generation) == tag >> 32)
+        self.table.get_mut(tag as u32 as usize)?.named(tag)
     }
 
     /// All ends, for reports.
@@ -160,8 +172,7 @@ impl Ends {
         let slots = self.by_slot.get(usize::from(region));
         let place = slots.and_then(|slots| slots.get(slot as usize)).copied().unwrap_or(0);
         let Some(place) = place.checked_sub(1) else { return false };
-        let generation = self.table[place as usize].generation;
-        self.look_at(u64::from(generation) << 32 | u64::from(place));
+        self.look_at(self.table[place as usize].tag(place));
         true
     }
 
@@ -195,7 +206,7 @@ impl Ends {
             .iter()
             .enumerate()
             .filter(|(_, entry)| of_it(entry))
-            .map(|(place, entry)| u64::from(entry.generation) << 32 | place as u64)
+            .map(|(place, entry)| entry.tag(place as u32))
             .collect();
         tags.into_iter().for_each(|tag| self.look_at(tag));
     }
@@ -294,8 +305,7 @@ impl Ends {
             known.into_iter().filter(|place| **place == tag as u32 + 1).for_each(|place| *place = 0);
         }
         if let Some((pool, ends)) = self.pools.get_mut(&region) {
-            let rings = [end.end.sender.ring.take(), end.end.sender.old.take()];
-            rings.into_iter().flatten().for_each(|ring| end.end.place.give_back(pool, ring));
+            end.end.give_rings_back(pool);
             *ends -= 1;
             if *ends == 0 {
                 end.end.place.flush(pool);
@@ -309,8 +319,7 @@ impl Ends {
     /// now. `None`: none, or the application broke the rules.
     fn renew(&mut self, tag: u64) -> Option<u64> {
         let ring_most = self.ring_most;
-        let entry = self.table.get_mut(tag as u32 as usize)?;
-        let end = entry.end.as_mut().filter(|_| u64::from(entry.generation) == tag >> 32)?;
+        let end = self.table.get_mut(tag as u32 as usize)?.named(tag)?;
         match end.update() {
             Ok(None) => {}
             Ok(Some(ring)) => give_back(&mut self.pools, &end.end.place, ring),
@@ -380,9 +389,7 @@ fn widen(end: &mut AppEnd, pool: &mut Pool, most: usize) -> bool {
         let [(a, an), (b, bn)] = ring.spans(at, n);
         place.region().read(place.side(), a, &mut piece[..an]);
         place.region().read(place.side(), b, &mut piece[an..an + bn]);
-        let [(a, an), (b, bn)] = larger.spans(at, n);
-        place.write(a, &piece[..an]);
-        place.write(b, &piece[an..an + bn]);
+        place.write_ring(larger, at, &piece[..n]);
         at += n as u64;
     }
     let before = end.end.sender.lend(own, larger);
@@ -409,9 +416,7 @@ impl AppEnd {
         let End { place, slot, sender, .. } = &mut self.end;
         let ((own, app), ring) = (place.halves(*slot)?, sender.ring?);
         if sender.space() as u64 > ring.size() / 2 {
-            if own.flags.load(Ordering::Relaxed) & WANT_SPACE != 0 {
-                own.flags.fetch_and(!WANT_SPACE, Ordering::Relaxed);
-            }
+            want_no_space(own);
             return None;
         }
         own.flags.fetch_or(WANT_SPACE, Ordering::SeqCst);
@@ -462,9 +467,7 @@ impl Streams for Ends {
             position >= end.end.sender.start && last <= end.edge,
             "the session keeps to the credit"
         );
-        let [(a, an), (b, bn)] = ring.spans(position, bytes.len());
-        end.end.place.write(a, &bytes[..an]);
-        end.end.place.write(b, &bytes[an..an + bn]);
+        end.end.place.write_ring(ring, position, bytes);
         end.furthest = end.furthest.max(last);
     }
 }
@@ -479,11 +482,8 @@ fn copy_out(end: &End, position: u64, out: &mut [u8]) -> Result<(), (usize, Viol
         let found = readable(app, at, place.data_len()).and_then(|found| found.ok_or(Violation::NoRing(at)));
         let found = found.map_err(|violation| (done, violation))?;
         let n = found.len.min(out.len() - done);
-        let spans @ [(a, an), (b, bn)] = found.ring.spans(at, n);
-        place.check(found.ring, &spans).map_err(|violation| (done, violation))?;
-        let piece = &mut out[done..done + n];
-        place.read(a, &mut piece[..an]);
-        place.read(b, &mut piece[an..an + bn]);
+        place.check(found.ring, &found.ring.spans(at, n)).map_err(|violation| (done, violation))?;
+        place.read_ring(found.ring, at, &mut out[done..done + n]);
         done += n;
     }
     Ok(())

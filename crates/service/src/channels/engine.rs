@@ -10,7 +10,7 @@ use base::{Duration, Instant};
 use channel::hub::Over;
 use channel::open::Open;
 use channel::session::{ECONNREFUSED, ECONNRESET, Ended};
-use channel::{ChannelId, Event, Hub, Lane, News, SessionId, drive};
+use channel::{ChannelId, Event, Hub, Lane, News, Session, SessionId, drive};
 use queue::Violation;
 use rustix::fd::OwnedFd;
 use shm::half_flags::{ERRNO_SHIFT, FAILED, FIN, OPEN, RESET};
@@ -33,19 +33,19 @@ pub enum Told {
     Connect {
         /// The channel that the connection is for.
         channel: ChannelId,
-        /// The peer's address.
+        /// The address of the peer's service.
         peer: IpAddr,
     },
     /// The engine has closed its end of the connection in that slot of the service's own region.
     Left {
-        /// The slot.
+        /// The number of that slot.
         slot: u32,
     },
     /// A peer opens a socket: find a listener.
     Incoming {
-        /// The socket.
+        /// The session of the socket, and its identifier there.
         at: At,
-        /// The peer's address.
+        /// The address of the peer, which the listener's program sees.
         peer: IpAddr,
         /// What the peer asks for.
         open: Open,
@@ -54,14 +54,14 @@ pub enum Told {
     Gone {
         /// Id of the region.
         region: u32,
-        /// The slot.
+        /// The number of the slot in that region.
         slot: u32,
     },
     /// The socket in that slot cannot go by channel: make it a plain TCP connection.
     Unserved {
         /// Id of the region.
         region: u32,
-        /// The slot.
+        /// The number of the slot in that region.
         slot: u32,
     },
     /// A peer has agreed on a session.
@@ -82,7 +82,7 @@ pub enum Told {
 pub struct Opening {
     /// The region of the program's slot.
     pub memory: Arc<Memory>,
-    /// The slot.
+    /// The number of that slot.
     pub slot: u32,
     /// The sockets that may share its channels.
     pub lane: Lane,
@@ -95,7 +95,7 @@ pub struct Opening {
 /// A command of the control thread to the engine.
 #[derive(Debug)]
 pub enum Say {
-    /// Open a socket.
+    /// Open a socket to a peer for the program that connects.
     Open(Box<Opening>),
     /// Ask a peer whether it has a channel service, by a session without sockets.
     Ask(Lane),
@@ -132,7 +132,7 @@ pub struct Start {
     pub ring_most: usize,
 }
 
-/// The engine.
+/// The engine of channels, which one core drives.
 #[derive(Debug)]
 pub struct Engine {
     hub: Hub,
@@ -310,7 +310,7 @@ impl Engine {
     /// The reports since the last call.
     pub fn told(&mut self) -> impl Iterator<Item = Told> {
         let Self { told, flows, .. } = self;
-        flows.told.drain(..).chain(told.drain(..)).collect::<Vec<_>>().into_iter()
+        flows.told.drain(..).chain(told.drain(..))
     }
 
     /// Passes on what an application has done.
@@ -430,10 +430,8 @@ impl Engine {
     /// The peer has not accepted the socket. When no peer has answered, but the session is over, plain TCP may do.
     fn refused(&mut self, tag: u64, errno: u32) {
         let Some(session) = self.ends.get(tag).map(|end| end.at.session) else { return };
-        let is_lost = self.hub.sessions().any(|(id, known)| {
-            let ended = known.ended();
-            id == session && ended.is_some_and(|why| why != Ended::Drained)
-        });
+        let ended = self.hub.view(session).and_then(Session::ended);
+        let is_lost = ended.is_some_and(|why| why != Ended::Drained);
         if is_lost && errno == ECONNREFUSED {
             return self.unserved(tag);
         }
@@ -453,5 +451,5 @@ impl Engine {
 }
 
 fn has_channel(hub: &Hub, id: SessionId) -> bool {
-    hub.sessions().any(|(known, session)| known == id && session.channels().next().is_some())
+    hub.view(id).is_some_and(|session| session.channels().next().is_some())
 }

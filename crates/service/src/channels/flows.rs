@@ -9,7 +9,7 @@ use super::engine::Told;
 use crate::cores::wakers::Bells;
 use crate::memory::Memory;
 use crate::relay::endpoint::{End, Place};
-use crate::relay::make_room;
+use crate::relay::{make_room, want_no_space};
 use channel::lane::Class;
 use channel::limits::ROOM_LEAST;
 use channel::transport::Gone;
@@ -18,7 +18,7 @@ use queue::pages::Pool;
 use queue::stream::{Sender, consumed, raise, readable};
 use rustix::fd::OwnedFd;
 use shm::application_flags::{NODELAY, QUICKACK};
-use shm::half_flags::{FAILED, FIN, OPEN, READ_CLOSED, RELEASED, RESET, WANT_SPACE};
+use shm::half_flags::{FAILED, FIN, OPEN, READ_CLOSED, RELEASED, RESET};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -130,8 +130,7 @@ impl Flows {
     /// The fast path has let go of a slot: its rings are free.
     pub fn freed(&mut self, slot: u32) {
         let Some(mut end) = self.leaving.remove(&slot) else { return };
-        let rings = [end.sender.ring.take(), end.sender.old.take()];
-        rings.into_iter().flatten().for_each(|ring| end.place.give_back(&mut self.pool, ring));
+        end.give_rings_back(&mut self.pool);
     }
 
     /// Takes the fast path's rings of the doorbell. True: some connection has news.
@@ -167,9 +166,7 @@ impl Flows {
         // The region is the service's own: its positions make sense.
         let Ok(Some(found)) = readable(peer, end.tail, place.data_len()) else { return 0 };
         let n = found.len.min(scratch.len());
-        let [(a, an), (b, bn)] = found.ring.spans(end.tail, n);
-        place.read(a, &mut scratch[..an]);
-        place.read(b, &mut scratch[an..an + bn]);
+        place.read_ring(found.ring, end.tail, &mut scratch[..n]);
         end.tail += n as u64;
         if consumed(own, peer, end.tail) {
             end.tell(bells);
@@ -200,11 +197,7 @@ impl Transport for Flows {
         channel: ChannelId,
         fill: &mut dyn FnMut(&mut [u8]) -> usize,
     ) -> Result<usize, Gone> {
-        let end = match self.all.get_mut(&channel) {
-            Some(Some(end)) => end,
-            Some(None) => return Ok(0),
-            None => return Err(Gone),
-        };
+        let Some(end) = self.all.get_mut(&channel).ok_or(Gone)? else { return Ok(0) };
         let flags = end.flags();
         if flags & (RESET | FAILED) != 0 {
             return Err(Gone);
@@ -225,15 +218,11 @@ impl Transport for Flows {
             }
             return Ok(0);
         }
-        if own.flags.load(Ordering::Relaxed) & WANT_SPACE != 0 {
-            own.flags.fetch_and(!WANT_SPACE, Ordering::Relaxed);
-        }
+        want_no_space(own);
         self.scratch.resize(ROOM, 0);
         let n = fill(&mut self.scratch[..room.min(ROOM)]);
         if let Some(ring) = end.sender.ring.filter(|_| n > 0) {
-            let [(a, an), (b, bn)] = ring.spans(end.sender.head, n);
-            place.write(a, &self.scratch[..an]);
-            place.write(b, &self.scratch[an..an + bn]);
+            place.write_ring(ring, end.sender.head, &self.scratch[..n]);
             end.sender.publish(own, n);
             end.tell(&self.bells);
         }
@@ -246,11 +235,7 @@ impl Transport for Flows {
         count: usize,
         take: &mut dyn FnMut(&[u8]),
     ) -> Result<usize, Gone> {
-        let end = match self.all.get_mut(&channel) {
-            Some(Some(end)) => end,
-            Some(None) => return Ok(0),
-            None => return Err(Gone),
-        };
+        let Some(end) = self.all.get_mut(&channel).ok_or(Gone)? else { return Ok(0) };
         // Flags before bytes: a FIN seen here was raised after the last byte.
         let flags = end.flags();
         let mut taken = 0;

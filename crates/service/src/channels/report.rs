@@ -38,11 +38,11 @@ pub struct Totals {
     pub unserved: u64,
     /// Sessions that have ended.
     pub sessions_over: u64,
-    /// Sessions now.
+    /// Sessions that there are now.
     pub sessions: usize,
-    /// Channels now.
+    /// Channels that there are now.
     pub channels: usize,
-    /// Virtual sockets now.
+    /// Virtual sockets that there are now.
     pub sockets: usize,
     /// Channels refused or given up in their handshake.
     pub greetings_refused: u64,

@@ -1,7 +1,8 @@
 //! Which connections go over channels: the configured rules, what a program wishes, and what a socket's options allow. Knows no peers and
 //! sends nothing.
 
-use crate::config::values::Network;
+use crate::config::values::{Network, as_text};
+use crate::policy::ports;
 use channel::lane::Class;
 use control::{ChannelWish, SocketOptions};
 use serde::{Deserialize, Serialize};
@@ -16,7 +17,7 @@ use std::str::FromStr;
 #[serde(try_from = "String", into = "String")]
 pub struct ChannelRule {
     peers: Network,
-    /// `None`: every port.
+    /// Ports of the peer; `None`: every port.
     ports: Option<RangeInclusive<u16>>,
     /// `None`: never by channel.
     class: Option<Class>,
@@ -45,10 +46,9 @@ impl FromStr for ChannelRule {
     }
 }
 
+/// Parses a range of ports. No connection goes to port 0.
 fn range(text: &str) -> Option<RangeInclusive<u16>> {
-    let (first, last) = text.split_once('-').unwrap_or((text, text));
-    let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
-    (0 < first && first <= last).then_some(first..=last)
+    ports(text).filter(|ports| *ports.start() > 0)
 }
 
 impl fmt::Display for ChannelRule {
@@ -67,18 +67,7 @@ impl fmt::Display for ChannelRule {
     }
 }
 
-impl TryFrom<String> for ChannelRule {
-    type Error = String;
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl From<ChannelRule> for String {
-    fn from(rule: ChannelRule) -> Self {
-        rule.to_string()
-    }
-}
+as_text!(ChannelRule);
 
 impl ChannelRule {
     fn covers(&self, remote: SocketAddr) -> bool {
@@ -94,7 +83,7 @@ pub fn is_in(network: &Network, address: SocketAddr) -> bool {
 /// What rules, program and options say about one connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Choice {
-    /// Plain TCP.
+    /// A TCP connection of its own, for this reason.
     Plain(Why),
     /// By channel, if the peer has a channel service. `is_required`: never by plain TCP.
     Channel {
@@ -102,7 +91,7 @@ pub enum Choice {
         class: Class,
         /// The program has said `require`.
         is_required: bool,
-        /// What says so.
+        /// The rule or wish that says so.
         why: Why,
     },
 }

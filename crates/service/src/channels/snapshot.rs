@@ -18,7 +18,7 @@ pub struct ChannelSeen {
     pub unconfirmed: u64,
 }
 
-/// One session.
+/// One session with another service, as it stands.
 #[derive(Clone, Debug)]
 pub struct SessionSeen {
     /// The identifier of the session.
@@ -33,7 +33,7 @@ pub struct SessionSeen {
     pub user: Option<u32>,
     /// The policy that places chunks on channels.
     pub policy: &'static str,
-    /// Its channels.
+    /// Its channels that are past their handshake.
     pub channels: Vec<ChannelSeen>,
     /// Number of its virtual sockets.
     pub sockets: usize,
@@ -61,7 +61,7 @@ pub struct SocketSeen {
 /// The state of an engine.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// All sessions.
+    /// All sessions with other services.
     pub sessions: Vec<SessionSeen>,
     /// All virtual sockets of this host's applications.
     pub sockets: Vec<SocketSeen>,

@@ -50,7 +50,7 @@ struct Shown<'a> {
 }
 
 impl Registry {
-    /// Answers `Report::Congestion`; the control loop has judged who may change something.
+    /// Answers `Report::Congestion`; the control loop has checked that the asking user may make a change.
     pub fn congestion(&mut self, ask: &CongestionAsk, viewer: Viewer) -> Answer {
         match ask {
             CongestionAsk::List => answer_of(serde_json::to_vec(&self.list())),

@@ -36,11 +36,10 @@ impl Options {
             ["cc_agents", "cc_reports", "cc_allow_uids", "cc_window_max", "cc_rate_max"];
         let wrong = |key, must| Err(ServiceError::Value { key, must });
         let Some(socket) = self.cc_socket.clone() else {
-            let key = OF_AGENTS.into_iter().find(|key| self.set().contains(key));
-            return key
-                .map_or(Ok(None), |key| wrong(key, "be used with --cc-socket, which agents answer to"));
+            self.refuse_set(&OF_AGENTS, "be used with --cc-socket, which agents answer to")?;
+            return Ok(None);
         };
-        if !socket.is_absolute() || socket.as_os_str().len() > 107 {
+        if !socket.is_absolute() || socket.as_os_str().len() > AgentPlace::PATH_MAX {
             return wrong(
                 "cc_socket",
                 "be an absolute path of at most 107 bytes: agents send to it from their own folders",

@@ -32,16 +32,10 @@ pub struct Settings {
 /// The configuration that the options ask for; `None`: no channels.
 pub fn settings(options: &Options, is_shared: bool) -> Result<Option<Settings>, ServiceError> {
     let wrong = |key, must| Err(ServiceError::Value { key, must });
-    let others = [
-        ("channel_port", options.channel_port.is_some()),
-        ("channel_secret", options.channel_secret.is_some()),
-        ("channel_rules", options.channel_rules.is_some()),
-    ];
     let Some(allowed) = options.channel_peers.clone().filter(|peers| !peers.is_empty()) else {
-        return match others.into_iter().find(|(_, is_set)| *is_set) {
-            Some((key, _)) => wrong(key, "be used with --channel-peers"),
-            None => Ok(None),
-        };
+        let others = ["channel_port", "channel_secret", "channel_rules"];
+        options.refuse_set(&others, "be used with --channel-peers")?;
+        return Ok(None);
     };
     if options.port.as_ref().is_none_or(|port| port.kind == PortKind::None) {
         return wrong("channel_peers", "be used with a port (--port tap or packet:INTERFACE)");

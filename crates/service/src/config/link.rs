@@ -125,12 +125,7 @@ impl Options {
             }
             PortKind::Packet => return Ok(()),
         }
-        match self.set().into_iter().find(|key| OF_PORT.contains(key)) {
-            Some(key) => {
-                Err(ServiceError::Value { key, must: "be used with a port (--port tap or packet:INTERFACE)" })
-            }
-            None => Ok(()),
-        }
+        self.refuse_set(OF_PORT, "be used with a port (--port tap or packet:INTERFACE)")
     }
 
     pub(super) fn link(&self) -> Link {

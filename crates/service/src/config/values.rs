@@ -168,7 +168,7 @@ impl AgentPlace {
     /// Flows that ask for this name get whatever an agent has as its default.
     pub const ANY: &str = "ccp";
     /// Bytes of the longest path of a UNIX socket.
-    const PATH_MAX: usize = 107;
+    pub const PATH_MAX: usize = 107;
 }
 
 impl FromStr for AgentPlace {
@@ -196,6 +196,7 @@ impl fmt::Display for AgentPlace {
     }
 }
 
+/// Conversions from and to text for types that parse and print, for serde's `try_from` and `into`.
 macro_rules! as_text {
     ($($name:ident)+) => {$(
         impl TryFrom<String> for $name {
@@ -211,6 +212,7 @@ macro_rules! as_text {
         }
     )+};
 }
+pub(crate) use as_text;
 as_text!(PortChoice Network Mac Rate Congestion AgentPlace);
 
 #[cfg(test)]

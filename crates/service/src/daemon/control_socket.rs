@@ -43,7 +43,8 @@ fn lock_name(path: &Path) -> OsString {
     name
 }
 
-fn identity(path: &Path) -> Option<(u64, u64)> {
+/// Device and inode of what is at `path`; `None`: nothing is there.
+pub fn identity(path: &Path) -> Option<(u64, u64)> {
     std::fs::symlink_metadata(path).ok().map(|m| (m.dev(), m.ino()))
 }
 

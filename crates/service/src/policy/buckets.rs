@@ -31,7 +31,7 @@ impl Buckets {
         Limits::new([own, user, all].into_iter().flatten().collect(), share)
     }
 
-    /// The bucket of these processes: that of those who came before, if the policy has not changed its rate meanwhile.
+    /// The bucket of these processes: the one that their earlier processes use, if the policy has not changed its rate meanwhile.
     fn shared(&mut self, sharers: Sharers, rate: NonZeroU64) -> Arc<RateLimit> {
         let present =
             self.shared.get(&sharers).and_then(Weak::upgrade).filter(|bucket| bucket.rate() == rate);

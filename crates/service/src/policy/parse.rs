@@ -271,7 +271,8 @@ fn place(text: &str) -> Option<Place> {
     (prefix <= longest).then_some(Place { network: Some((ip, prefix)), ports })
 }
 
-fn ports(text: &str) -> Option<RangeInclusive<u16>> {
+/// Parses `80` or `80-90`.
+pub fn ports(text: &str) -> Option<RangeInclusive<u16>> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let (first, last) = (decimal(first)?, decimal(last)?);
     (first <= last).then_some(first..=last)

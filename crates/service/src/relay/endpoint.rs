@@ -209,6 +209,20 @@ impl Place {
     pub fn write(&self, at: usize, bytes: &[u8]) {
         self.region().write(self.side, at, bytes);
     }
+
+    /// Copies the bytes of the other side's stream from `position` on out of its `ring`.
+    pub fn read_ring(&self, ring: Ring, position: u64, out: &mut [u8]) {
+        let [(a, an), (b, bn)] = ring.spans(position, out.len());
+        self.read(a, &mut out[..an]);
+        self.read(b, &mut out[an..an + bn]);
+    }
+
+    /// Copies the bytes of this side's stream from `position` on into its `ring`.
+    pub fn write_ring(&self, ring: Ring, position: u64, bytes: &[u8]) {
+        let [(a, an), (b, bn)] = ring.spans(position, bytes.len());
+        self.write(a, &bytes[..an]);
+        self.write(b, &bytes[an..an + bn]);
+    }
 }
 
 /// One end of a relay, as its core uses it.
@@ -297,6 +311,12 @@ impl End {
         };
         own.extra.store(before & u64::from(u32::MAX) & !ADVICE | wanted | pushed, Ordering::Release);
         self.tell(bells);
+    }
+
+    /// Returns the stream's rings to the pool.
+    pub fn give_rings_back(&mut self, pool: &mut Pool) {
+        let rings = [self.sender.ring.take(), self.sender.old.take()];
+        rings.into_iter().flatten().for_each(|ring| self.place.give_back(pool, ring));
     }
 
     /// Leaves the slot. Returns an end with the stream's rings.

@@ -44,7 +44,7 @@ impl Registry {
         Answer::Silent
     }
 
-    /// Answers `Request::Congestion`.
+    /// Answers `Request::Congestion`: whether the program's user may choose that name.
     pub fn judge_congestion(&self, id: u32, name: CongestionName) -> Answer {
         let Some(a) = self.applications.get(&id) else { return Answer::Silent };
         match self.choices.judge(name, a.uid) {

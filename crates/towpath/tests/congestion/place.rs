@@ -238,7 +238,7 @@ impl Program {
     }
 }
 
-/// The kernel's end of a connection, whose bytes are checked.
+/// The kernel's end of a connection; it checks the bytes that come.
 pub struct Peer {
     port: u16,
     received: Arc<AtomicU64>,
