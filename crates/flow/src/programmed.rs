@@ -4,7 +4,7 @@
 use crate::{FlowMut, FlowProgram, Situation, Start};
 use base::Instant;
 use ccp_vm::Changes;
-use congestion::{Decision, Event, RateLaw, RateSettings, Signals};
+use congestion::{Decision, Event, RateSettings, Signals};
 
 impl FlowMut<'_> {
     /// As [`steer`](Self::steer), for a flow with a program: nothing but the program's own decisions, and the segment size as the least,
@@ -54,12 +54,9 @@ impl FlowMut<'_> {
     /// The flow goes back to its algorithm, with a window no larger than what is in flight (`pipe` bytes). The program that ends, if
     /// there was one.
     pub fn end_program(&mut self, now: Instant, pipe: u32, rates: &RateSettings) -> Option<Box<FlowProgram>> {
-        let cold = &mut *self.cold;
-        let program = cold.program.take()?;
-        cold.window.take_from_program(now, pipe);
-        cold.law = RateLaw::new(cold.window.algorithm(), rates, self.tx.mss, now);
-        cold.limit_pace(cold.pace_most);
-        self.tx.cwnd = cold.window.cwnd();
+        let program = self.cold.program.take()?;
+        self.cold.window.take_from_program(now, pipe);
+        self.follow_window(now, rates);
         self.leave_repair_alone();
         Some(program)
     }
