@@ -8,8 +8,8 @@ use flow::{Cold, Limits, SendLine};
 /// single message is never delayed.
 const BURST: u64 = 64 << 10;
 
-/// Segments that a flow may send at once whose rate is limited by `SO_MAX_PACING_RATE` (what Linux sends before it begins to pace), or is
-/// the decision of its congestion control: the initial window, so that a lone request waits no longer than on a new flow.
+/// Segments that a flow may send at once if `SO_MAX_PACING_RATE` limits its rate (what Linux sends before it begins to pace), or if the rate
+/// is the decision of its congestion control: the initial window, so that a lone request waits no longer than on a new flow.
 const BURST_LIMITED: u64 = 10;
 
 /// True when the flow's rate must be kept strictly: it is not only there to spread a window.

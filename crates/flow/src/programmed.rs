@@ -61,8 +61,8 @@ impl FlowMut<'_> {
         Some(program)
     }
 
-    /// Whoever decides about the window from now on has not reduced it for the losses that are being repaired: undoing the repair does not
-    /// bring back the window, and the law, from before. Proportional rate reduction begins anew.
+    /// Another law decides about the window from now on, and it has not reduced the window for the losses that are being repaired: undoing
+    /// the repair does not bring back the window, and the law, from before. Proportional rate reduction begins anew.
     fn leave_repair_alone(&mut self) {
         let flight = self.tx.in_flight().max(1);
         let r = &mut self.cold.recovery;
