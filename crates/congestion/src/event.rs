@@ -5,9 +5,9 @@ use base::Duration;
 
 /// What has happened to a flow.
 ///
-/// In fast recovery a flow whose peer reports what it holds (SACK) counts for itself how many bytes have left the network, and is told
-/// of no `Duplicate` and no `Partial`: the window right after `Lost` is its target. Other flows inflate and deflate the window by these
-/// two events (RFC 6582).
+/// If the peer reports by SACK which data it holds, the flow itself counts in fast recovery how many bytes have left the network. Congestion
+/// control is then told of no `Duplicate` and no `Partial`: the window right after `Lost` is its target. Other flows inflate and deflate
+/// the window by these two events (RFC 6582).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event<'a> {
     /// Data was acknowledged, outside fast recovery. An echo of congestion is part of it: `Signals::marked_bytes`.
@@ -33,7 +33,7 @@ pub enum Event<'a> {
     },
     /// The flow is about to send after a pause: see [`Window::is_restart_due`].
     Idle {
-        /// The retransmission timeout.
+        /// The retransmission timeout in force: a longer pause is a restart.
         rto: Duration,
     },
     /// Nothing was lost: the reductions since `before` were needless.

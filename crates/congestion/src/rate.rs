@@ -28,13 +28,13 @@ impl Rate {
         Self(kbit)
     }
 
-    /// Kilobits per second.
+    /// The rate in kilobits per second.
     #[must_use]
     pub const fn kbit(self) -> u32 {
         self.0
     }
 
-    /// Bytes per second.
+    /// The rate in bytes per second, as the pacer takes it.
     #[must_use]
     pub fn bytes_per_second(self) -> u64 {
         u64::from(self.0) * 125

@@ -267,7 +267,7 @@ impl Window {
         }
     }
 
-    /// Bytes were acknowledged.
+    /// `Event::Ack`: counts marks, and reduces the window for an echo of congestion, or lets it grow.
     fn on_ack(&mut self, s: &Signals) -> Decision {
         self.note_ack(s.now, s.rtt_us);
         if let Law::Dctcp(marks) = &mut self.law {

@@ -4,7 +4,7 @@ use crate::lend::give_back;
 use crate::rack::{News, THRESHOLD};
 use crate::setup::{State, Work};
 use base::SeqNumber;
-use flow::{Decision, Episode, Event, FlowMut, Signals, event, state};
+use flow::{Episode, Event, FlowMut, Signals, event, state};
 use wire::{TcpFlags, TcpPacket, Timestamps};
 
 /// Least round trip, milliseconds, that is measured by an echoed timestamp: the clock's step of 1 ms is then at most a quarter of it.
@@ -182,18 +182,21 @@ impl State {
         }
         // A batch's acknowledgements are processed before the data they make room for is sent, so add back what they acknowledged.
         let used = if f.rx.has(state::CWND_FULL) { f.tx.cwnd.saturating_sub(bytes) } else { 0 };
+        let in_flight = f.tx.in_flight().max(used);
+        self.ask(f, in_flight, bytes, rtt, echo);
+    }
+
+    /// Asks congestion control for its decision about `bytes` delivered, with `in_flight` bytes in flight.
+    #[inline(always)]
+    fn ask(&self, f: &mut FlowMut<'_>, in_flight: u32, bytes: u32, rtt: Option<u32>, echo: bool) {
         let signals = Signals {
             acked_bytes: bytes,
             marked_bytes: if echo { bytes } else { 0 },
-            in_flight: f.tx.in_flight().max(used),
+            in_flight,
             rtt_us: rtt,
             ..f.signals(self.now)
         };
         let decision = f.steer(Event::Ack, &signals);
-        Self::heed(f, &signals, &decision);
-    }
-
-    fn heed(f: &mut FlowMut<'_>, signals: &Signals, decision: &Decision) {
         if decision.is_echo_answered {
             f.rx.set(state::SEND_CWR);
             f.cold.recovery.may_undo = false;
@@ -211,18 +214,11 @@ impl State {
         }
     }
 
-    /// As `steer`, for an algorithm that decides a rate.
+    /// As `steer`, for an algorithm that decides a rate: lost data is not in flight.
     #[cold]
     fn steer_rate(&mut self, f: &mut FlowMut<'_>, bytes: u32, rtt: Option<u32>, echo: bool) {
-        let signals = Signals {
-            acked_bytes: bytes,
-            marked_bytes: if echo { bytes } else { 0 },
-            in_flight: f.pipe(),
-            rtt_us: rtt,
-            ..f.signals(self.now)
-        };
-        let decision = f.steer(Event::Ack, &signals);
-        Self::heed(f, &signals, &decision);
+        let in_flight = f.pipe();
+        self.ask(f, in_flight, bytes, rtt, echo);
     }
 
     /// A round-trip sample for congestion control, microseconds: from the segment being timed, if it is acknowledged now.

@@ -95,8 +95,8 @@ impl FlowLists {
         }
     }
 
-    /// Takes the flow out of all lists. What stayed would act on the next flow with this id, or on a flow that another core serves.
-    pub(crate) fn take_out(&mut self, FlowId(flow): FlowId) -> Listed {
+    /// What the flow has in the lists.
+    fn listed(&self, FlowId(flow): FlowId) -> Listed {
         // Names every list: one that is added is not forgotten here.
         let Self {
             acks,
@@ -114,32 +114,49 @@ impl FlowLists {
             ticked,
             told,
         } = self;
-        let bit = 1 << (flow % 64);
-        let mut listed = Listed {
-            acks: acks.take(flow),
-            lent: lent.take(flow),
-            grown: grown.take(flow),
-            held: held.take(flow),
-            looks: looks.take(flow),
-            pacer: pacer.take(flow),
-            ticks: ticks.take(flow),
-            has_backlog: backlog.contains(flow),
-            is_owing: owed.take(flow).is_some(),
-            is_asked: asked[flow as usize / 64] & bit != 0,
-            is_due: due.take(flow).is_some(),
-            is_ticked: ticked.take(flow).is_some(),
-            has_news: false,
-            is_acknowledged: false,
-        };
-        backlog.remove(flow);
-        asked[flow as usize / 64] &= !bit;
+        let time = |list: &List| list.contains(flow).then(|| list.at(flow));
+        let turn = |wheel: &Pacer| wheel.contains(flow).then(|| wheel.at(flow));
+        let (mut has_news, mut is_acknowledged) = (false, false);
         for told in told.iter().filter(|told| told.flow.0 == flow) {
-            listed.has_news |= told.has_news;
-            listed.is_acknowledged |= told.is_acknowledged;
+            has_news |= told.has_news;
+            is_acknowledged |= told.is_acknowledged;
         }
+        Listed {
+            acks: time(acks),
+            lent: time(lent),
+            grown: time(grown),
+            held: time(held),
+            looks: turn(looks),
+            pacer: turn(pacer),
+            ticks: turn(ticks),
+            has_backlog: backlog.contains(flow),
+            is_owing: owed.contains(flow),
+            is_asked: asked[flow as usize / 64] & 1 << (flow % 64) != 0,
+            is_due: due.contains(flow),
+            is_ticked: ticked.contains(flow),
+            has_news,
+            is_acknowledged,
+        }
+    }
+
+    /// True when the flow is in some list.
+    #[must_use]
+    pub(crate) fn contains(&self, flow: FlowId) -> bool {
+        self.listed(flow) != Listed::default()
+    }
+
+    /// Takes the flow out of all lists. What stayed would act on the next flow with this id, or on a flow that another core serves.
+    pub(crate) fn take_out(&mut self, id: FlowId) -> Listed {
+        let (listed, FlowId(flow)) = (self.listed(id), id);
+        let Self { acks, owed, lent, grown, held, due, ticked, looks, pacer, ticks, .. } = self;
+        [acks, owed, lent, grown, held, due, ticked].into_iter().for_each(|list| list.remove(flow));
+        [looks, pacer, ticks].into_iter().for_each(|wheel| wheel.remove(flow));
+        self.backlog.remove(flow);
+        self.asked[flow as usize / 64] &= !(1 << (flow % 64));
         if listed.has_news || listed.is_acknowledged {
-            told.retain(|told| told.flow.0 != flow);
+            self.told.retain(|told| told.flow.0 != flow);
         }
+        debug_assert!(!self.contains(id), "it is taken out of every list that `listed` names");
         listed
     }
 
@@ -177,32 +194,6 @@ impl FlowLists {
         self.is_asking = true;
     }
 
-    /// True when the flow is in some list.
-    #[must_use]
-    pub(crate) fn contains(&self, FlowId(flow): FlowId) -> bool {
-        let Self {
-            acks,
-            backlog,
-            owed,
-            asked,
-            is_asking: _,
-            lent,
-            grown,
-            held,
-            looks,
-            due,
-            pacer,
-            ticks,
-            ticked,
-            told,
-        } = self;
-        [acks, owed, lent, grown, held, due, ticked].iter().any(|list| list.contains(flow))
-            || [looks, pacer, ticks].iter().any(|wheel| wheel.contains(flow))
-            || backlog.contains(flow)
-            || asked[flow as usize / 64] & 1 << (flow % 64) != 0
-            || told.iter().any(|told| told.flow.0 == flow)
-    }
-
     /// When the next program has its tick.
     #[inline]
     pub(crate) fn next_tick(&self) -> Instant {
@@ -211,11 +202,9 @@ impl FlowLists {
 
     /// The time of the first entry of all lists with times.
     pub(crate) fn next_deadline(&self) -> Instant {
-        let at = |list: &List| list.front().map_or(Instant::NEVER, |(_, at)| Instant::from_ns(at));
-        let first =
-            at(&self.acks).min(at(&self.lent)).min(at(&self.due)).min(at(&self.grown)).min(at(&self.held));
+        let lists = [&self.acks, &self.lent, &self.due, &self.grown, &self.held];
+        let first = lists.map(List::next_deadline).into_iter().fold(self.next_tick(), Instant::min);
         first
-            .min(self.next_tick())
             .min(self.looks.next_deadline())
             .min(self.pacer.next_deadline())
             .min(self.backlog.next_deadline())

@@ -1,5 +1,7 @@
 //! Linked lists of flows through arrays made at start: adding or removing a flow needs no allocation and no search.
 
+use base::Instant;
+
 /// End of a list; 0 means "not in it", so that untouched pages stay untouched.
 const END: u32 = u32::MAX;
 
@@ -169,6 +171,12 @@ impl List {
         self.ends.first().map(|flow| (flow, self.links.value(flow)))
     }
 
+    /// The time of the first flow.
+    #[inline]
+    pub(crate) fn next_deadline(&self) -> Instant {
+        self.front().map_or(Instant::NEVER, |(_, at)| Instant::from_ns(at))
+    }
+
     /// The flows of the list, from first to last.
     #[inline]
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
@@ -227,12 +235,9 @@ impl List {
         }
     }
 
-    /// Takes a flow out. The time that it came with, if it was in the list.
-    pub(crate) fn take(&mut self, flow: u32) -> Option<u64> {
-        self.contains(flow).then(|| {
-            self.remove(flow);
-            self.links.value(flow)
-        })
+    /// The time of a flow that is in the list.
+    pub(crate) fn at(&self, flow: u32) -> u64 {
+        self.links.value(flow)
     }
 
     /// Takes a flow out, if it is in the list.
@@ -290,8 +295,9 @@ mod tests {
             assert!(times.is_sorted() && times.len() == before.len() + 1);
             let is_near = before.len() <= 64 || before[before.len() - 65] <= at;
             let expected = if is_near { at } else { at.min(before[0]) };
-            assert_eq!(list.take(flow), Some(expected));
-            assert_eq!((list.take(flow), list.len() as usize), (None, before.len()));
+            assert_eq!((list.contains(flow), list.at(flow)), (true, expected));
+            list.remove(flow);
+            assert_eq!((list.contains(flow), list.len() as usize), (false, before.len()));
             list.insert(flow, at);
         }
     }

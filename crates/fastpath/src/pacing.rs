@@ -2,14 +2,14 @@
 
 use crate::setup::{State, Work};
 use base::{Duration, Instant};
-use flow::{Cold, SendLine};
+use flow::{Cold, Limits, SendLine};
 
 /// Bytes that a paced flow may send at once after a pause: more than the initial window, and than a usual request or reply. A
 /// single message is never delayed.
 const BURST: u64 = 64 << 10;
 
-/// Segments that a flow may send at once whose rate is limited by `SO_MAX_PACING_RATE` (what Linux sends before it begins to pace), or is
-/// the decision of its congestion control: the initial window, so that a lone request waits no longer than on a new flow.
+/// Segments that a flow may send at once if `SO_MAX_PACING_RATE` limits its rate (what Linux sends before it begins to pace), or if the rate
+/// is the decision of its congestion control: the initial window, so that a lone request waits no longer than on a new flow.
 const BURST_LIMITED: u64 = 10;
 
 /// True when the flow's rate must be kept strictly: it is not only there to spread a window.
@@ -49,19 +49,26 @@ impl State {
             self.lists.pacer.wait(w.id.0, cold.pace_at);
             return false;
         }
-        let limits = w.region.limits();
-        if self.now < limits.next() {
-            self.lists.backlog.rest(w.f.rx.region, limits.next());
+        let (region, limits) = (w.f.rx.region, w.region.limits());
+        if self.rest_if_empty(region, limits) {
             self.wait_for_turn(w);
             return false;
         }
         cold.pace_at = cold.pace_at.max(full).plus(time(u64::from(len)));
         limits.take(self.now, len);
-        if self.now < limits.next() {
-            // At once, so that no flow of the application has a turn in which it cannot send.
-            self.lists.backlog.rest(w.f.rx.region, limits.next());
-        }
+        // At once, so that no flow of the application has a turn in which it cannot send.
+        self.rest_if_empty(region, limits);
         true
+    }
+
+    /// Lets the application of `region` rest until its buckets let it send again. False if they do now.
+    fn rest_if_empty(&mut self, region: u16, limits: &Limits) -> bool {
+        let next = limits.next();
+        let is_empty = self.now < next;
+        if is_empty {
+            self.lists.backlog.rest(region, next);
+        }
+        is_empty
     }
 }
 

@@ -187,15 +187,6 @@ impl Pacer {
         }
     }
 
-    /// Takes a flow out. The time of its turn, if it waited.
-    pub(crate) fn take(&mut self, flow: u32) -> Option<Instant> {
-        self.contains(flow).then(|| {
-            let at = self.at(flow);
-            self.remove(flow);
-            at
-        })
-    }
-
     /// Takes a flow out, if it waits.
     pub(crate) fn remove(&mut self, flow: u32) {
         let [links, _] = std::mem::take(&mut self.places[flow as usize]);

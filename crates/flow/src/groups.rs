@@ -21,7 +21,7 @@ impl GroupSet {
         set
     }
 
-    /// Adds a group.
+    /// Adds a group, if it is not in the set.
     pub fn insert(&mut self, group: u8) {
         self.0[usize::from(group) / 64] |= 1 << (group % 64);
     }

@@ -168,7 +168,7 @@ pub enum Command {
     /// Flows of these groups will come from another core: park frames of them, instead of the groups named before. Answered by
     /// [`Exception::Expecting`]. No group: hand what is parked to the cores that serve the flows.
     Expect {
-        /// The groups.
+        /// All groups that this core is to expect.
         groups: GroupSet,
         /// Comes back in the answer.
         number: u32,
@@ -180,7 +180,7 @@ pub enum Command {
     },
     /// Hand the flow over to another core.
     Move {
-        /// The flow.
+        /// The flow that leaves this core.
         flow: FlowId,
         /// Index of the core that serves it from then on.
         to: u8,

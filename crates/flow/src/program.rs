@@ -58,7 +58,7 @@ pub struct Situation {
 struct Gathered {
     marked: u64,
     misordered: u64,
-    /// As [`Delivery::newest`].
+    /// The [`Delivery::newest`] of all deliveries since the last run.
     newest: Option<SeqNumber>,
     was_timeout: bool,
     is_any: bool,
@@ -262,7 +262,7 @@ impl FlowProgram {
         self.sampler.sent(&Sending { resolution_us, ..sending });
     }
 
-    /// As [`Sampler::limit`].
+    /// The application has sent less than it could: tells the sampler, see [`Sampler::limit`].
     pub fn limit(&mut self, outstanding: u32) {
         self.sampler.limit(outstanding);
     }

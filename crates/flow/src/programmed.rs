@@ -4,7 +4,7 @@
 use crate::{FlowMut, FlowProgram, Situation, Start};
 use base::Instant;
 use ccp_vm::Changes;
-use congestion::{Decision, Event, RateLaw, RateSettings, Signals};
+use congestion::{Decision, Event, RateSettings, Signals};
 
 impl FlowMut<'_> {
     /// As [`steer`](Self::steer), for a flow with a program: nothing but the program's own decisions, and the segment size as the least,
@@ -54,18 +54,15 @@ impl FlowMut<'_> {
     /// The flow goes back to its algorithm, with a window no larger than what is in flight (`pipe` bytes). The program that ends, if
     /// there was one.
     pub fn end_program(&mut self, now: Instant, pipe: u32, rates: &RateSettings) -> Option<Box<FlowProgram>> {
-        let cold = &mut *self.cold;
-        let program = cold.program.take()?;
-        cold.window.take_from_program(now, pipe);
-        cold.law = RateLaw::new(cold.window.algorithm(), rates, self.tx.mss, now);
-        cold.limit_pace(cold.pace_most);
-        self.tx.cwnd = cold.window.cwnd();
+        let program = self.cold.program.take()?;
+        self.cold.window.take_from_program(now, pipe);
+        self.follow_window(now, rates);
         self.leave_repair_alone();
         Some(program)
     }
 
-    /// Whoever decides about the window from now on has not reduced it for the losses that are being repaired: undoing the repair does not
-    /// bring back the window, and the law, from before. Proportional rate reduction begins anew.
+    /// Another law decides about the window from now on, and it has not reduced the window for the losses that are being repaired: undoing
+    /// the repair does not bring back the window, and the law, from before. Proportional rate reduction begins anew.
     fn leave_repair_alone(&mut self) {
         let flight = self.tx.in_flight().max(1);
         let r = &mut self.cold.recovery;

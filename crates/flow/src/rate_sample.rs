@@ -57,12 +57,12 @@ pub struct Sending {
     pub is_first: bool,
     /// Bytes in flight, these included.
     pub in_flight: u32,
-    /// Bytes sent within so many microseconds count as one burst, unless the samples
-    /// would differ by more than that, or by a 64th of what is in flight.
+    /// Bytes sent within so many microseconds count as one burst, unless the samples would differ by more than that, or by a 64th of what
+    /// is in flight.
     pub resolution_us: u32,
 }
 
-/// News of deliveries.
+/// What acknowledgements say that came since the last sample.
 #[derive(Clone, Copy, Debug)]
 pub struct Delivery {
     /// One after the last byte, among those delivered just now and sent once, that was sent last.

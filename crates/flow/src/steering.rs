@@ -68,19 +68,24 @@ impl FlowMut<'_> {
 
     /// Switches to `algorithm`, with its form of ECN feedback. The window stays.
     pub fn choose(&mut self, now: Instant, algorithm: Algorithm, rates: &RateSettings) {
-        let cold = &mut *self.cold;
-        if cold.window.algorithm() == algorithm {
+        if self.cold.window.algorithm() == algorithm {
             return;
         }
-        cold.window.switch(algorithm, now);
-        cold.law = RateLaw::new(algorithm, rates, self.tx.mss, now);
-        cold.limit_pace(cold.pace_most);
-        self.tx.cwnd = cold.window.cwnd();
+        self.cold.window.switch(algorithm, now);
+        self.follow_window(now, rates);
         if algorithm.wants_exact_echo() {
             self.rx.set(state::EXACT_ECN);
         } else {
             self.rx.clear(state::EXACT_ECN);
         }
+    }
+
+    /// The window has got another algorithm: the law beside it, the pace rate and the window in force become those of that algorithm.
+    pub(crate) fn follow_window(&mut self, now: Instant, rates: &RateSettings) {
+        let cold = &mut *self.cold;
+        cold.law = RateLaw::new(cold.window.algorithm(), rates, self.tx.mss, now);
+        cold.limit_pace(cold.pace_most);
+        self.tx.cwnd = cold.window.cwnd();
     }
 
     /// As [`steer`](Self::steer), when the flow is about to send after a pause: see [`congestion::Window::is_restart_due`].
@@ -94,14 +99,9 @@ impl FlowMut<'_> {
     pub fn resize(&mut self, now: Instant, mss: u16) {
         self.tx.mss = mss;
         let signals = self.signals(now);
-        if self.rx.has(state::RECOVERY) && !self.cold.window.is_programmed() {
+        if self.rx.has(state::RECOVERY) && !self.cold.window.is_decided_outside() {
             // The repair of losses governs the window (RFC 9937), and returns it to congestion control at its end.
-            // (A flow whose rate is decided gets its window when the next acknowledgement comes.)
-            let cold = &mut *self.cold;
-            match cold.law.on(Event::Mtu { mss }, &signals) {
-                Some(decision) => cold.window.follow(Event::Mtu { mss }, &signals, &decision),
-                None => _ = cold.window.on(Event::Mtu { mss }, &signals),
-            }
+            self.cold.window.on(Event::Mtu { mss }, &signals);
         } else {
             self.steer(Event::Mtu { mss }, &signals);
         }

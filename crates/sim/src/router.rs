@@ -43,7 +43,7 @@ pub(crate) enum Way {
 pub(crate) struct Router {
     seed: u64,
     neighbours: BTreeMap<u32, Neighbour>,
-    /// The longest first.
+    /// Routes to networks, those with the longest prefix first.
     prefixes: Vec<Prefix>,
     pub(crate) ports: Vec<usize>,
 }

@@ -6,7 +6,7 @@ use crate::sockets::Fd;
 /// The state of a sending flow at one time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sight {
-    /// Congestion window, bytes.
+    /// Congestion window of the flow, bytes.
     pub cwnd: u32,
     /// Rate at which the pacer sends, bytes per second; 0: it does not.
     pub pace_rate: u64,

@@ -129,7 +129,7 @@ pub enum Event {
     /// From now on the port is to bring the frames of these groups to the queue of that core; then the service calls
     /// [`SlowPath::steered`](crate::SlowPath::steered).
     Steer {
-        /// The groups.
+        /// The groups that the queue is to get.
         groups: GroupSet,
         /// Index of the core.
         core: u8,

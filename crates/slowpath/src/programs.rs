@@ -1,5 +1,5 @@
-//! Flows whose congestion control is decided elsewhere: the way of programs to flows, and of their reports back. It knows no agents, and
-//! decides nothing.
+//! Flows with a program, which decides in place of an algorithm: the way of programs to flows, and of their reports back. Knows no agents,
+//! and decides nothing.
 //!
 //! # Use by the service
 //! ```text
@@ -91,9 +91,9 @@ pub struct FlowFacts {
 pub struct FlowReport<'a> {
     /// The number that came with the program.
     pub number: u32,
-    /// The smoothed round-trip time.
+    /// The smoothed round-trip time now.
     pub rtt: Duration,
-    /// The report variables.
+    /// The program's report variables, in the order of their registers.
     pub values: &'a [u64],
     /// Decisions that were moved to a bound since the program was given to the flow.
     pub clamps: u64,

@@ -1,11 +1,11 @@
 //! The group of a TCP flow: 8 bits of its addresses and ports. A port's steering program computes it as this function does, so it uses only
-//! what a classic BPF program can: exclusive or, one multiplication, one shift. No secret: who fills one group slows down one core. The flow
-//! table's own hash is keyed.
+//! what a classic BPF program can: exclusive or, one multiplication, one shift. It is no secret: a sender that fills one group with its flows
+//! slows down one core. The flow table's own hash is keyed.
 
 use crate::FourTuple;
 use core::net::IpAddr;
 
-/// Number of groups.
+/// Number of groups: what 8 bits can tell apart.
 pub const GROUPS: usize = 256;
 /// 2^32 divided by the golden ratio, odd: neighbouring ports come to different groups (Knuth, volume 3, section 6.4).
 pub const GROUP_FACTOR: u32 = 0x9E37_79B1;

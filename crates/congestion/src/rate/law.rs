@@ -14,7 +14,7 @@ pub struct RateSettings {
     pub timely: TimelySettings,
 }
 
-/// One flow's law.
+/// The state of the law that decides one flow's rate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RateLaw {
     /// The flow's algorithm decides a window alone.

@@ -234,7 +234,7 @@ impl Load {
 /// What a sending end waits for.
 enum Next {
     News,
-    /// The next message.
+    /// Another message: the connection is kept idle until one comes.
     Idle,
     Over,
 }

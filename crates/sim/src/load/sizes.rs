@@ -11,16 +11,16 @@ pub enum Sizes {
     Pareto {
         /// The exponent, alpha: above 0.
         shape: f64,
-        /// The shortest length.
+        /// The shortest length, bytes.
         least: u64,
-        /// The longest length.
+        /// The longest length, bytes.
         most: u64,
     },
     /// Lengths with the share of messages that are at most as long, ascending to 1; between two of them lengths are uniform.
     Empirical(Vec<(u64, f64)>),
 }
 
-/// When messages come.
+/// The random process by which messages come.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Arrivals {
     /// A Poisson process of so many messages per second.
@@ -29,9 +29,9 @@ pub enum Arrivals {
     OnOff {
         /// Messages per second while on.
         per_second: f64,
-        /// Mean time on.
+        /// Mean length of a time in which messages come.
         on: Duration,
-        /// Mean time off.
+        /// Mean length of a time in which none come.
         off: Duration,
     },
 }

@@ -3,7 +3,7 @@
 use super::Job;
 use base::{Duration, Instant};
 
-/// One message.
+/// One message of a load, and how far it has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Message {
     /// When the application had it to send.
