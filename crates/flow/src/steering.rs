@@ -99,9 +99,14 @@ impl FlowMut<'_> {
     pub fn resize(&mut self, now: Instant, mss: u16) {
         self.tx.mss = mss;
         let signals = self.signals(now);
-        if self.rx.has(state::RECOVERY) && !self.cold.window.is_decided_outside() {
+        if self.rx.has(state::RECOVERY) && !self.cold.window.is_programmed() {
             // The repair of losses governs the window (RFC 9937), and returns it to congestion control at its end.
-            self.cold.window.on(Event::Mtu { mss }, &signals);
+            // (A flow whose rate is decided gets its window when the next acknowledgement comes.)
+            let cold = &mut *self.cold;
+            match cold.law.on(Event::Mtu { mss }, &signals) {
+                Some(decision) => cold.window.follow(Event::Mtu { mss }, &signals, &decision),
+                None => _ = cold.window.on(Event::Mtu { mss }, &signals),
+            }
         } else {
             self.steer(Event::Mtu { mss }, &signals);
         }
