@@ -26,6 +26,17 @@ struct Application {
     credit: i32,
     /// What the credit grows by, bytes.
     quantum: i32,
+    /// It has no turns before this time; [`Instant::ZERO`]: it does not rest.
+    rests_until: Instant,
+}
+
+impl Application {
+    const NEW: Self =
+        Self { flows: Ends::EMPTY, credit: 0, quantum: QUANTUM as i32, rests_until: Instant::ZERO };
+
+    const fn is_resting(&self) -> bool {
+        self.rests_until.as_ns() != 0
+    }
 }
 
 /// All waiting flows of a core.
@@ -37,8 +48,10 @@ pub(crate) struct Backlog {
     applications: Box<[Application]>,
     /// Regions of applications with waiting flows, in the order of their turns.
     turns: List,
-    /// Regions of applications that rest, by the time at which they have turns again. None of them is in `turns`.
-    resting: List,
+    /// Regions of applications that rest.
+    resting: Vec<u16>,
+    /// When the first of them has turns again.
+    first: Instant,
     len: u32,
 }
 
@@ -53,12 +66,12 @@ pub(crate) struct Turn {
 impl Backlog {
     // SETUP: made with the core.
     pub(crate) fn new(flows: usize, regions: usize) -> Self {
-        let new = Application { flows: Ends::EMPTY, credit: 0, quantum: QUANTUM as i32 };
         Self {
             links: Links::new(flows),
-            applications: vec![new; regions].into_boxed_slice(),
+            applications: vec![Application::NEW; regions].into_boxed_slice(),
             turns: List::new(regions),
-            resting: List::new(regions),
+            resting: Vec::with_capacity(regions),
+            first: Instant::NEVER,
             len: 0,
         }
     }
@@ -72,7 +85,7 @@ impl Backlog {
     /// True when no flow waits for its turn: at most, flows of applications that rest do.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.len == 0 || self.turns.front().is_none()
+        self.len == 0 || !self.resting.is_empty() && self.turns.front().is_none()
     }
 
     /// Prepares for the application of `region`, which is new: it gets `share` parts where others get one.
@@ -80,34 +93,53 @@ impl Backlog {
         let Some(application) = self.applications.get_mut(usize::from(region)) else { return };
         application.credit = 0;
         application.quantum = (QUANTUM as i32).saturating_mul(i32::from(share.max(1)));
-        self.resting.remove(u32::from(region));
+        application.rests_until = Instant::ZERO;
+        self.resting.retain(|resting| *resting != region);
     }
 
-    /// Lets the application of `region` have no turns before `until`; or before an earlier time, if many applications rest for longer.
+    /// Lets the application of `region` have no turns before `until`.
     #[cold]
     pub(crate) fn rest(&mut self, region: u16, until: Instant) {
-        let region = u32::from(region);
-        if (region as usize) < self.applications.len() {
-            self.turns.remove(region);
-            self.resting.remove(region);
-            self.resting.insert(region, until.as_ns());
+        let Some(application) = self.applications.get_mut(usize::from(region)) else { return };
+        if !application.is_resting() {
+            // Room is made for every region.
+            self.resting.push(region);
+            self.turns.remove(u32::from(region));
         }
+        application.rests_until = until.max(Instant::from_ns(1));
+        self.first = self.first.min(application.rests_until);
     }
 
     /// Gives those applications turns again that have rested long enough.
     #[inline]
     pub(crate) fn resume(&mut self, now: Instant) {
-        while let Some(region) = self.resting.pop_due(now.as_ns()) {
-            if self.applications[region as usize].flows.first().is_some() {
-                self.turns.push_back(region, 0);
-            }
+        if self.first <= now {
+            self.resume_due(now);
         }
+    }
+
+    #[cold]
+    fn resume_due(&mut self, now: Instant) {
+        let Self { applications, turns, resting, .. } = self;
+        self.first = Instant::NEVER;
+        resting.retain(|region| {
+            let application = &mut applications[usize::from(*region)];
+            if application.rests_until > now {
+                self.first = self.first.min(application.rests_until);
+                return true;
+            }
+            application.rests_until = Instant::ZERO;
+            if application.flows.first().is_some() {
+                turns.push_back(u32::from(*region), 0);
+            }
+            false
+        });
     }
 
     /// When an application has turns again.
     #[inline]
-    pub(crate) fn next_deadline(&self) -> Instant {
-        self.resting.next_deadline()
+    pub(crate) const fn next_deadline(&self) -> Instant {
+        self.first
     }
 
     /// Number of flows that wait.
@@ -120,7 +152,7 @@ impl Backlog {
         let Some(application) = self.applications.get_mut(usize::from(region)) else { return };
         if !self.links.contains(flow) {
             self.links.push_back(&mut application.flows, flow, u64::from(region));
-            if !self.resting.contains(u32::from(region)) {
+            if !application.is_resting() {
                 self.turns.push_back(u32::from(region), 0);
             }
             self.len += 1;
@@ -165,10 +197,10 @@ impl Backlog {
         let Some(application) = self.applications.get_mut(usize::from(region)) else { return };
         application.credit = application.credit.saturating_sub_unsigned(bytes);
         let is_empty = application.flows.first().is_none();
-        let region = u32::from(region);
-        if application.credit > 0 && !is_empty || self.resting.contains(region) {
+        if application.credit > 0 && !is_empty || application.is_resting() {
             return;
         }
+        let region = u32::from(region);
         self.turns.remove(region);
         if is_empty {
             application.credit = application.credit.min(0);

@@ -202,9 +202,11 @@ impl FlowLists {
 
     /// The time of the first entry of all lists with times.
     pub(crate) fn next_deadline(&self) -> Instant {
-        let lists = [&self.acks, &self.lent, &self.due, &self.grown, &self.held];
-        let first = lists.map(List::next_deadline).into_iter().fold(self.next_tick(), Instant::min);
+        let at = |list: &List| list.front().map_or(Instant::NEVER, |(_, at)| Instant::from_ns(at));
+        let first =
+            at(&self.acks).min(at(&self.lent)).min(at(&self.due)).min(at(&self.grown)).min(at(&self.held));
         first
+            .min(self.next_tick())
             .min(self.looks.next_deadline())
             .min(self.pacer.next_deadline())
             .min(self.backlog.next_deadline())

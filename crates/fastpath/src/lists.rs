@@ -1,7 +1,5 @@
 //! Linked lists of flows through arrays made at start: adding or removing a flow needs no allocation and no search.
 
-use base::Instant;
-
 /// End of a list; 0 means "not in it", so that untouched pages stay untouched.
 const END: u32 = u32::MAX;
 
@@ -169,12 +167,6 @@ impl List {
     #[inline]
     pub(crate) fn front(&self) -> Option<(u32, u64)> {
         self.ends.first().map(|flow| (flow, self.links.value(flow)))
-    }
-
-    /// The time of the first flow.
-    #[inline]
-    pub(crate) fn next_deadline(&self) -> Instant {
-        self.front().map_or(Instant::NEVER, |(_, at)| Instant::from_ns(at))
     }
 
     /// The flows of the list, from first to last.
