@@ -1,8 +1,12 @@
-//! Calls that have no safe wrapper: signals as a descriptor, a thread's own descriptor table, and a socket option.
+//! Calls that have no safe wrapper: signals as a descriptor, a thread's own descriptor table, and socket options.
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
+use std::ops::RangeInclusive;
+
+/// Value of the option in `linux/in.h`.
+const IP_LOCAL_PORT_RANGE: libc::c_int = 51;
 
 /// Blocks SIGTERM, SIGINT and SIGHUP for this thread and the threads that it starts. Returns a descriptor that is readable when one of them
 /// has come.
@@ -71,6 +75,25 @@ pub fn namespace_cookie(socket: BorrowedFd<'_>) -> Option<u64> {
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, to, &raw mut len)
     };
     (result == 0).then_some(cookie)
+}
+
+/// The kernel chooses the socket's port among these (`IP_LOCAL_PORT_RANGE`, ip(7)); 0 to 0: among all that it may choose.
+///
+/// # Errors
+/// ENOPROTOOPT before Linux 6.3.
+pub fn set_local_port_range(socket: BorrowedFd<'_>, ports: RangeInclusive<u16>) -> Result<(), Errno> {
+    let value = u32::from(*ports.end()) << 16 | u32::from(*ports.start());
+    let from = (&raw const value).cast();
+    // SAFETY: the value has the given length and lives as long as the call.
+    let result = unsafe {
+        let len = size_of_val(&value) as libc::socklen_t;
+        libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, from, len)
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::NOSYS))
+    }
 }
 
 /// The number of the network namespace of this process; 0 before Linux 5.14.

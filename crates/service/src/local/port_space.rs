@@ -5,7 +5,9 @@
 
 use crate::listen::table::Origin;
 use crate::local::port_need::{For, Need};
-use rustix::fd::OwnedFd;
+use crate::sys::set_local_port_range;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
 use rustix::process::{Resource, getrlimit};
 use std::collections::HashSet;
@@ -16,6 +18,8 @@ use std::time::Instant;
 
 /// The default of Linux's `net.ipv4.ip_local_port_range`.
 const RANGE: RangeInclusive<u16> = 32_768..=60_999;
+/// The kernel searches for a free port among so many at once. A search of the whole range takes 10 ms when most of it is in use.
+const WINDOW: u16 = 64;
 /// Fewest ports held, once one is needed, and most ports added at once.
 const STEP: (usize, usize) = (32, 256);
 /// While fewer ports of a sort are held, no connection gets a port that another needs, except with lent slots: as on Linux a port is free when
@@ -129,6 +133,8 @@ pub struct PortSpace {
     pools: [Pool; Sort::COUNT],
     /// [`UNSHARED`], or fewer where the service may have few descriptors.
     unshared: usize,
+    /// The first port of the window in which the next port is looked for.
+    window: u16,
     /// The kernel gave no port at the last try.
     is_short: bool,
     taken: HashMap<Ends, Taken>,
@@ -148,6 +154,7 @@ impl Default for PortSpace {
             next_own: *RANGE.start(),
             pools: Default::default(),
             unshared: (limit / DESCRIPTORS_SHARE).min(UNSHARED as u64) as usize,
+            window: *RANGE.start(),
             is_short: false,
             taken: HashMap::new(),
             users: HashMap::new(),
@@ -246,7 +253,7 @@ impl PortSpace {
     pub fn hold_more(&mut self, sort: Sort) {
         let pool = &mut self.pools[sort.index()];
         let wanted = pool.held.len().clamp(STEP.0, STEP.1);
-        let new: Vec<Held> = (0..wanted).map_while(|_| hold(sort)).collect();
+        let new: Vec<Held> = (0..wanted).map_while(|_| hold(sort, &mut self.window)).collect();
         let is_more = !new.is_empty();
         if is_more {
             pool.next = pool.held.len();
@@ -438,25 +445,52 @@ impl Pool {
     }
 }
 
-/// Has the kernel choose a port and holds it, at all addresses of the family.
-fn hold(sort: Sort) -> Option<Held> {
+/// Has the kernel choose a port and holds it, at all addresses of the family. `window` moves on.
+fn hold(sort: Sort, window: &mut u16) -> Option<Held> {
     let any: IpAddr = if sort.is_ipv6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
-    let socket = hold_at(SocketAddr::new(any, 0), false)?;
+    let any = SocketAddr::new(any, 0);
+    let socket = socket_for(any, false)?;
+    bind_in_windows(&socket, any, window)?;
     // Only now: with the option the kernel would choose ports that other sockets have, too.
     sockopt::set_socket_reuseaddr(&socket, sort.purpose == For::Reusing).ok()?;
     let at = SocketAddr::try_from(getsockname(&socket).ok()?).ok()?;
     Some(Held { port: at.port(), _socket: socket })
 }
 
+/// Binds the socket to a port of the window; when all of them are in use, to one of the windows after it. Where the kernel knows no windows
+/// (before Linux 6.3), or all ports of [`RANGE`] are in use, the kernel searches its whole range.
+fn bind_in_windows(socket: &OwnedFd, any: SocketAddr, window: &mut u16) -> Option<()> {
+    for _ in 0..RANGE.len().div_ceil(WINDOW.into()) {
+        let last = (*RANGE.end()).min(*window + (WINDOW - 1));
+        if set_local_port_range(socket.as_fd(), *window..=last).is_err() {
+            break;
+        }
+        *window = if last == *RANGE.end() { *RANGE.start() } else { last + 1 };
+        match bind(socket, &any) {
+            Err(Errno::ADDRINUSE) => {}
+            bound => return bound.ok(),
+        }
+    }
+    // Errors are those of a kernel without windows.
+    let _ = set_local_port_range(socket.as_fd(), 0..=0);
+    bind(socket, &any).ok()
+}
+
 /// Holds that port at that address. `None`: another socket has it.
 fn hold_at(at: SocketAddr, reuses: bool) -> Option<OwnedFd> {
+    let socket = socket_for(at, reuses)?;
+    bind(&socket, &at).ok()?;
+    Some(socket)
+}
+
+/// A socket that is not bound yet, for an address of `at`'s family.
+fn socket_for(at: SocketAddr, reuses: bool) -> Option<OwnedFd> {
     let family = if at.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None).ok()?;
     if at.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, true).ok()?;
     }
     sockopt::set_socket_reuseaddr(&socket, reuses).ok()?;
-    bind(&socket, &at).ok()?;
     Some(socket)
 }
 

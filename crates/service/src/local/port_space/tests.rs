@@ -231,3 +231,27 @@ fn a_stopped_listeners_port_is_kept_beside_a_socket_that_reuses_addresses() {
         sockopt::set_socket_reuseaddr(&listener, true).unwrap();
     }
 }
+
+#[test]
+fn ports_are_looked_for_window_after_window() {
+    let any: IpAddr = Ipv4Addr::UNSPECIFIED.into();
+    let sort = Sort { is_ipv6: false, purpose: For::Plain };
+    let mut window = 60_992;
+    let first = hold(sort, &mut window).unwrap();
+    if window != *RANGE.start() {
+        assert_eq!(window, 60_992, "a kernel without windows moves none");
+        return println!("skipped: the kernel has no IP_LOCAL_PORT_RANGE");
+    }
+    // Other programs may have these ports already.
+    let _others: Vec<_> =
+        (60_992..=60_999).filter_map(|port| hold_at(SocketAddr::new(any, port), false)).collect();
+    window = 60_992;
+    let second = hold(sort, &mut window).unwrap();
+    assert!(RANGE.contains(&first.port) && RANGE.contains(&second.port));
+    assert!(
+        second.port < 60_992,
+        "all ports of the last window are in use, and {} is one of them",
+        second.port
+    );
+    assert!(window > *RANGE.start() && window < 60_992);
+}
