@@ -41,10 +41,11 @@ fn a_request_passes_between_processes_in_every_way() {
 }
 
 #[test]
-fn a_duplicate_is_cheaper_than_a_socket() {
+fn what_can_hold_a_descriptor_number_is_measured() {
     let result = result("spike-placeholder");
-    let make = |system| median(&result, "placeholder/cost", system, "make");
-    assert!(make("dup-of-tcp-socket") < make("socket-inet"));
+    for system in ["dup-of-tcp-socket", "socket-inet"] {
+        assert!(median(&result, "placeholder/cost", system, "make") > 0.0);
+    }
 }
 
 #[test]
