@@ -3,6 +3,7 @@
 use crate::agents::{AgentSetting, Desk, KeptReport};
 use crate::interface::Interface;
 use crate::receive_offload::queue_of;
+use crate::ring::Unpublished;
 use crate::sockets::{Fd, Sockets};
 use crate::steering::{Steering, Strays};
 use base::{Duration, Instant, Seed};
@@ -130,6 +131,8 @@ pub struct Host {
     pub(crate) uses: Vec<Use>,
     pub(crate) free: Vec<u32>,
     pub(crate) sockets: Sockets,
+    /// What a program with a ring has not published yet; `None`: the program uses sockets.
+    pub(crate) ring: Option<Unpublished>,
     pub(crate) is_drained: bool,
     pub(crate) now: Instant,
     must_run: bool,
@@ -180,6 +183,7 @@ impl Host {
             // Slot 0 is the control slot.
             free: (1..config.slots).rev().collect(),
             sockets: Sockets::default(),
+            ring: None,
             is_drained: false,
             now,
             must_run: true,
@@ -217,6 +221,7 @@ impl Host {
     /// # Panics
     /// When the host does not come to rest.
     pub fn run(&mut self, now: Instant) {
+        self.flush();
         self.now = now;
         self.must_run = false;
         for _ in 0..ROUNDS_MAX {

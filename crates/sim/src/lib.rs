@@ -25,6 +25,7 @@ mod options;
 mod oracle;
 mod pcap;
 mod receive_offload;
+mod ring;
 mod router;
 pub mod scenario;
 mod sight;

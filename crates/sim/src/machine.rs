@@ -155,23 +155,26 @@ impl Stack for Host {
     }
 
     fn write(&mut self, fd: Fd, bytes: &[u8]) -> Result<usize, Errno> {
-        self.send(fd, bytes, 0)
+        if self.ring.is_some() { self.write_in_place(fd, bytes) } else { self.send(fd, bytes, 0) }
     }
 
     fn read(&mut self, fd: Fd, out: &mut [u8]) -> Result<usize, Errno> {
-        self.receive(fd, out, 0)
+        if self.ring.is_some() { self.read_in_place(fd, out) } else { self.receive(fd, out, 0) }
     }
 
     fn finish(&mut self, fd: Fd) -> Result<(), Errno> {
+        self.flush();
         self.shutdown(fd, libc::SHUT_WR)
     }
 
     fn drop_fd(&mut self, fd: Fd) {
+        self.flush();
         // It cannot fail: application models close each socket once.
         let _ = self.close(fd);
     }
 
     fn news(&mut self) -> Option<Fd> {
+        self.flush();
         self.next_news()
     }
 }

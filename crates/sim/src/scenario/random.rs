@@ -55,6 +55,8 @@ pub fn random(seed: u64, kind: Kind) -> Setting {
     befall(&mut rng, &mut setting, kind, storm);
     // From a generator of its own: the rest of the run of a seed stays what it was.
     shift(&mut Seed::new(seed ^ 0x636f_7265_7320_6d76), &mut setting, storm);
+    let mut rng = Seed::new(seed ^ 0x7269_6e67);
+    setting.machines.iter_mut().for_each(|machine| machine.has_ring = rng.below(3) == 0);
     setting
 }
 

@@ -51,6 +51,8 @@ pub struct MachineSetting {
     pub steer_delay: Option<Duration>,
     /// The interface brings one frame in so many to another queue than its flow's; 0: none.
     pub stray_every: u32,
+    /// Its application uses a ring instead of sockets.
+    pub has_ring: bool,
     /// Slots and payload bytes of its application's region.
     pub region: (u32, u64),
     /// Least time between wake-ups by frames: see [`Network::moderate`].
@@ -78,6 +80,7 @@ impl MachineSetting {
             cores: 1,
             steer_delay: None,
             stray_every: 0,
+            has_ring: false,
             region: (256, 64 << 20),
             moderation: Duration::ZERO,
             links: [link.clone(), link.clone()],
@@ -252,7 +255,11 @@ impl MachineSetting {
         config.capabilities.queues = u16::from(self.cores);
         config.capabilities.rss = self.cores > 1;
         (config.slots, config.data_len) = self.region;
-        Host::new(&config, BEGIN)
+        let mut host = Host::new(&config, BEGIN);
+        if self.has_ring {
+            host.use_ring();
+        }
+        host
     }
 }
 
