@@ -156,7 +156,7 @@ fn call(link: &Endpoint, home: &Mapped, random: &mut Seed) {
     let bytes = vec![7; len];
     let mut out = vec![0; len];
     let said = Said::from_bits_truncate(random.next_u64() as i32);
-    match random.below(26) {
+    match random.below(34) {
         0..6 => drop(link.push(&[&bytes], 0, said)),
         6 => drop(link.push_some(&[&bytes, &bytes[len / 2..]], len / 3, said, len / 2)),
         7..12 => drop(link.pull(&mut [&mut out], 0, How::default())),
@@ -176,8 +176,44 @@ fn call(link: &Endpoint, home: &Mapped, random: &mut Seed) {
             let _ = ring_reclaim::is_settled(link.block(), |_, _| Some(link.mapped.clone()));
         }
         24 => drop((link.shut(false, random.below(9) == 0), link.say_no_more(), link.ring_ourselves())),
-        _ => link.mapped.sweep(),
+        25 => link.mapped.sweep(),
+        26..29 => read_in_place(link, &mut out, random),
+        29..32 => write_in_place(link, &bytes, random),
+        32 => {
+            link.publish();
+            let bell = link.settle_progress(random.below(8) as u8, 0);
+            bell.into_iter().for_each(|bell| link.ring(bell));
+        }
+        _ => {
+            link.prefetch();
+            link.prefetch_bytes();
+            let _ = (link.arrived(), link.read_position(), link.has_room_again());
+        }
     }
+}
+
+/// Copies unread bytes from where they lie, and consumes some of them. Between the two calls the words may change.
+fn read_in_place(link: &Endpoint, out: &mut [u8], random: &mut Seed) {
+    let Ok(unread) = link.unread_pieces() else { return };
+    assert_eq!(unread.total, unread.pieces.iter().map(|(_, len)| len).sum::<usize>());
+    for (at, len) in unread.pieces {
+        let n = len.min(out.len());
+        link.mapped.region.read(link.mapped.side.other(), at, &mut out[..n]);
+    }
+    let _ = link.consume_in_place(&unread, random.below(unread.total as u64 + 1) as usize);
+}
+
+/// Fills room where it lies, and commits some of it.
+fn write_in_place(link: &Endpoint, bytes: &[u8], random: &mut Seed) {
+    let least = random.below(1 + bytes.len() as u64) as usize;
+    let Ok(Some(room)) = link.reserve(least, bytes.len()) else { return };
+    assert!(
+        room.total >= least.max(1) && room.total == room.pieces.iter().map(|(_, len)| len).sum::<usize>()
+    );
+    for (at, len) in room.pieces {
+        link.mapped.region.write(link.mapped.side, at, &bytes[..len]);
+    }
+    link.commit(random.below(room.total as u64 + 1) as usize);
 }
 
 /// What one seed does; both ends end it by closing or giving up.
