@@ -9,10 +9,12 @@
 //! threads: polled from one thread, the link is deterministic. It never loses a packet; a full ring refuses it.
 #![deny(unsafe_code)]
 
+mod fan;
 mod link;
 #[allow(unsafe_code)]
 mod ring;
 mod wake;
 
+pub use fan::{FanPort, MemorySteering, fan};
 pub use link::{LinkOptions, MemoryPort, link};
 pub use ring::{Consumer, Producer, ring};

@@ -20,9 +20,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 
 const ARP: u32 = 0x0806;
-const V4: u32 = 0x0800;
-const V6: u32 = 0x86DD;
-const TCP: u32 = 6;
+pub(crate) const V4: u32 = 0x0800;
+pub(crate) const V6: u32 = 0x86DD;
+pub(crate) const TCP: u32 = 6;
 const ICMP: u32 = 1;
 const ICMPV6: u32 = 58;
 /// The IPv6 fragment header. A fragment never contains several segments.
@@ -58,21 +58,22 @@ pub(crate) fn attach(socket: &OwnedFd, mac: [u8; 6], own: &[IpAddr]) -> io::Resu
     sys::set_filter(socket, &program(mac, own))
 }
 
-type Program = Vec<libc::sock_filter>;
+/// Instructions, from the first on.
+pub(crate) type Program = Vec<libc::sock_filter>;
 
-const fn statement(code: u32, k: u32) -> libc::sock_filter {
+pub(crate) const fn statement(code: u32, k: u32) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt: 0, jf: 0, k }
 }
 
-const fn byte_at(at: u32) -> libc::sock_filter {
+pub(crate) const fn byte_at(at: u32) -> libc::sock_filter {
     statement(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, at)
 }
 
-const fn half_at(at: u32) -> libc::sock_filter {
+pub(crate) const fn half_at(at: u32) -> libc::sock_filter {
     statement(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, at)
 }
 
-const fn word_at(at: u32) -> libc::sock_filter {
+pub(crate) const fn word_at(at: u32) -> libc::sock_filter {
     statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at)
 }
 
@@ -90,13 +91,13 @@ const fn skip_if(wanted: u32) -> libc::sock_filter {
 
 /// Runs `then` if the loaded value is `wanted`, else what follows. A conditional jump reaches only 255 instructions; this one has no such
 /// limit.
-fn when(wanted: u32, then: Program) -> Program {
+pub(crate) fn when(wanted: u32, then: Program) -> Program {
     let over = statement(libc::BPF_JMP | libc::BPF_JA, then.len() as u32);
     [vec![skip_if(wanted), over], then].concat()
 }
 
 /// Refuses the frame unless the loaded value is one of `of`.
-fn only_if(of: &[u32]) -> Program {
+pub(crate) fn only_if(of: &[u32]) -> Program {
     [go_over(of, 1), vec![LEAVE]].concat()
 }
 

@@ -24,12 +24,14 @@ mod filter;
 mod open;
 mod queue;
 mod ring;
+mod steering;
 #[allow(unsafe_code)]
 mod sys;
 
 pub use error::PacketError;
 pub use open::{Interface, PacketOptions, open};
 pub use queue::PacketQueue;
+pub use steering::PacketSteering;
 
 #[cfg(test)]
 mod tests;

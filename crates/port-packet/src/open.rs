@@ -4,8 +4,9 @@ use crate::error::PacketError;
 use crate::filter;
 use crate::queue::PacketQueue;
 use crate::ring::Ring;
+use crate::steering::PacketSteering;
 use crate::sys::{self, Facts};
-use port::{Capabilities, VnetQueue};
+use port::{Capabilities, Steering, Table, VnetQueue};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -22,8 +23,10 @@ const MTU_RANGE: std::ops::RangeInclusive<u16> = 576..=65_521;
 pub struct PacketOptions {
     /// Name of the interface.
     pub name: String,
-    /// Number of queues, with one port each; flows are spread over them.
+    /// Number of queues, with one port each.
     pub queues: u16,
+    /// Which queue gets the frames of a group of flows, at first. `None`: the kernel spreads flows by a hash of its own.
+    pub table: Option<Table>,
     /// Frames with partial checksums may be sent: the interface, or the kernel, completes them.
     pub checksum: bool,
     /// Super-frames may be sent; needs `checksum`.
@@ -48,6 +51,7 @@ impl PacketOptions {
         Self {
             name: name.to_owned(),
             queues: 1,
+            table: None,
             checksum: true,
             gso: true,
             mtu: None,
@@ -74,6 +78,9 @@ pub struct Interface {
     pub mtu: u16,
     /// One port for each queue.
     pub queues: Vec<PacketQueue>,
+    /// Brings the frames of groups of flows to queues. `Ok(None)`: not asked for, or there is one queue. `Err`: the kernel refuses, and spreads
+    /// flows by a hash of its own.
+    pub steering: io::Result<Option<PacketSteering>>,
 }
 
 /// Opens sockets on the interface, which must exist and be up. It is promiscuous while they are open.
@@ -125,23 +132,47 @@ fn open_here(options: &PacketOptions) -> Result<Interface, PacketError> {
     };
     let wanted = (!options.everything).then_some((mac, options.addresses.as_slice()));
     let capabilities = capabilities(options, mtu, mac);
-    let (mut queues, mut group) = (Vec::new(), None);
+    let mut queues = Vec::new();
     let mut sockets = vec![first];
     for _ in 1..options.queues {
         sockets.push(sys::socket().map_err(refused("open another packet socket"))?);
     }
-    for (number, socket) in (0..).zip(sockets) {
-        let ring = prepare(&socket, &facts, wanted)
-            .map_err(|(what, source)| PacketError::refused(name, what, source))?;
-        if options.queues > 1 {
-            let joined = sys::join_group(&socket, group).map_err(refused("share the frames among queues"))?;
-            group = Some(joined);
-        }
+    let mut rings = Vec::new();
+    for socket in &sockets {
+        let ring = prepare(socket, &facts, wanted);
+        rings.push(ring.map_err(|(what, source)| PacketError::refused(name, what, source))?);
+    }
+    let steering =
+        share(&sockets, options.table.as_ref()).map_err(refused("share the frames among queues"))?;
+    for (number, (socket, ring)) in (0..).zip(sockets.into_iter().zip(rings)) {
         let socket = VnetQueue::new(socket, capabilities, number).with_overruns(sys::drops);
         queues.push(PacketQueue::new(socket, ring));
     }
     let (index, host_mac) = (facts.index as u32, facts.mac);
-    Ok(Interface { name: name.to_owned(), index, mac, host_mac, mtu, queues })
+    Ok(Interface { name: name.to_owned(), index, mac, host_mac, mtu, queues, steering })
+}
+
+/// Has several sockets share the frames, by `table` if the kernel allows.
+///
+/// # Errors
+/// The kernel allows no sharing at all. The inner error: it has no groups with a program, or it refuses the program; then it spreads flows by a
+/// hash of its own, or brings all frames to the first socket.
+fn share(sockets: &[OwnedFd], table: Option<&Table>) -> io::Result<io::Result<Option<PacketSteering>>> {
+    let [first, others @ ..] = sockets else { return Ok(Ok(None)) };
+    if others.is_empty() {
+        return Ok(Ok(None));
+    }
+    let programmed = table.map(|table| sys::join_group(first, None, true).map(|group| (table, group)));
+    let (kind, group, steering) = match programmed.transpose() {
+        Ok(Some((table, group))) => {
+            let mut steering = PacketSteering::new(first.try_clone()?);
+            (true, group, steering.apply(table).map(|()| Some(steering)))
+        }
+        Ok(None) => (false, sys::join_group(first, None, false)?, Ok(None)),
+        Err(error) => (false, sys::join_group(first, None, false)?, Err(error)),
+    };
+    others.iter().try_for_each(|socket| sys::join_group(socket, Some(group), kind).map(drop))?;
+    Ok(steering)
 }
 
 /// Prepares a socket. `wanted`: our Ethernet and IP addresses; `None`: all frames. Returns no ring when the kernel has no memory for one,

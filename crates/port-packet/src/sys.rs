@@ -161,10 +161,12 @@ pub(crate) fn set_promiscuous(socket: &OwnedFd, index: i32) -> io::Result<()> {
     set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)
 }
 
-/// Joins a group that shares the frames, each flow to one member: a new group, or the one with `id`. Returns its id.
-pub(crate) fn join_group(socket: &OwnedFd, id: Option<u16>) -> io::Result<u16> {
+/// Joins a group that shares the frames: a new group, or the one with `id`. Returns its id. A program of the group chooses the member for each
+/// frame, its first until there is one; without `has_program` the kernel does, by a hash of the flow.
+pub(crate) fn join_group(socket: &OwnedFd, id: Option<u16>, has_program: bool) -> io::Result<u16> {
+    let kind = if has_program { libc::PACKET_FANOUT_CBPF } else { libc::PACKET_FANOUT_HASH };
     // The group has its own setting for outgoing frames, which replaces that of the members.
-    let mut flags = libc::PACKET_FANOUT_HASH | FANOUT_FLAG_IGNORE_OUTGOING;
+    let mut flags = kind | FANOUT_FLAG_IGNORE_OUTGOING;
     if id.is_none() {
         flags |= libc::PACKET_FANOUT_FLAG_UNIQUEID;
     }
@@ -173,6 +175,14 @@ pub(crate) fn join_group(socket: &OwnedFd, id: Option<u16>) -> io::Result<u16> {
     let mut given = 0u32;
     option(socket.as_fd(), libc::PACKET_FANOUT, &mut given)?;
     Ok(given as u16)
+}
+
+/// Gives the group of `socket` a program in the place of the one before. Returns when no processor runs that one any more.
+pub(crate) fn set_group_program(socket: &OwnedFd, program: &[libc::sock_filter]) -> io::Result<()> {
+    let len = u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
+    // The pointer is valid for the call, during which the kernel copies the instructions.
+    set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_FANOUT_DATA, &program)
 }
 
 /// `PACKET_FANOUT_FLAG_IGNORE_OUTGOING` (linux/if_packet.h).

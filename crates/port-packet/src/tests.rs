@@ -425,7 +425,7 @@ fn frames_that_find_the_buffer_full_are_counted() {
         (0..2_000).for_each(|_| send(&mut far, &frame));
         let came = receive(&mut near.queues[0], 0).len() as u64;
         let dropped = near.queues[0].stats().drops.of(DropCause::Overrun);
-        assert!(0 < came && 0 < dropped);
+        assert!(0 < came && 0 < dropped, "{came} {dropped}");
         assert_eq!(came + dropped, 2_000);
         assert_eq!(near.queues[0].stats().drops.of(DropCause::Overrun), dropped, "the count stays");
     });
@@ -464,5 +464,42 @@ fn deleted_interface_is_a_failure_and_not_a_panic() {
         queue.commit();
         assert!(queue.failure().is_some());
         assert_eq!(queue.stats().drops.of(DropCause::Device), 1);
+    });
+}
+
+/// The queues that frames to the ports `ports` come to, with one frame for each port.
+fn queues_of(far: &mut VnetQueue, near: &mut Interface, ports: &[u16]) -> Vec<(u16, usize)> {
+    ports.iter().for_each(|port| send(far, &tcp(*port, 100)));
+    let mut found = Vec::new();
+    let patience = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < patience && found.len() < ports.len() {
+        for (queue, port) in near.queues.iter_mut().enumerate() {
+            let mut batch = Batch::new();
+            port.receive(&mut batch);
+            let ours = batch.packets().iter().filter(|p| p.frame().get(34..36) == Some(&[0, 7]));
+            found.extend(ours.map(|p| (u16::from_be_bytes([p.frame()[36], p.frame()[37]]), queue)));
+        }
+    }
+    found.sort_unstable();
+    found
+}
+
+#[test]
+fn each_group_of_flows_comes_to_the_queue_that_the_table_names_also_after_changes() {
+    in_a_namespace(|| {
+        let mut table: port::Table = std::array::from_fn(|group| (group % 3) as u8);
+        let (mut far, mut near) = wire(&PacketOptions { queues: 3, table: Some(table), ..options() });
+        let mut steering = near.steering.as_mut().unwrap().take().expect("there are three queues");
+        let end = |addr: [u8; 4], port| wire::Endpoint::new(addr.into(), port);
+        let group = |port| wire::FourTuple::new(end([10, 78, 0, 9], 7), end([10, 78, 0, 8], port)).group();
+        let ports: Vec<u16> = (1000..1100).collect();
+        for change in 1..=5 {
+            let expected: Vec<(u16, usize)> =
+                ports.iter().map(|port| (*port, usize::from(table[usize::from(group(*port))]))).collect();
+            assert_eq!(queues_of(&mut far, &mut near, &ports), expected);
+            assert!((0..3).all(|queue| expected.iter().any(|(_, q)| *q == queue)));
+            table = std::array::from_fn(|group| (group * change / 5 % 3) as u8);
+            port::Steering::apply(&mut steering, &table).unwrap();
+        }
     });
 }

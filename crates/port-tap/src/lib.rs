@@ -10,13 +10,17 @@
 //! are never on a wire. One system call moves one frame, of up to 64 KiB with segmentation offload.
 #![deny(unsafe_code)]
 
+#[allow(unsafe_code)]
+mod bpf;
 mod error;
 mod open;
+mod steering;
 #[allow(unsafe_code)]
 mod sys;
 
 pub use error::TapError;
 pub use open::{Tap, TapOptions, open};
+pub use steering::TapSteering;
 
 #[cfg(test)]
 mod tests;

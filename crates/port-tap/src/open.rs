@@ -1,8 +1,9 @@
 //! Creates a TAP interface, or attaches to one that persists, and configures the kernel's side of it.
 
 use crate::error::TapError;
+use crate::steering::TapSteering;
 use crate::sys::{self, Interface, Name};
-use port::{Capabilities, VNET_HEADER_LEN, VnetQueue};
+use port::{Capabilities, Table, VNET_HEADER_LEN, VnetQueue};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
@@ -25,6 +26,8 @@ pub struct TapOptions {
     pub name: String,
     /// Number of queues, with one port each.
     pub queues: u16,
+    /// Which queue gets the frames of a group of flows, at first. `None`: the kernel learns it, from the queue by which a flow's last frame came.
+    pub table: Option<Table>,
     /// Checksum offload in both directions.
     pub checksum: bool,
     /// TCP segmentation offload in both directions; needs `checksum`.
@@ -48,6 +51,7 @@ impl Default for TapOptions {
         Self {
             name: "towpath%d".to_owned(),
             queues: 1,
+            table: None,
             checksum: true,
             gso: true,
             mtu: 1500,
@@ -73,6 +77,9 @@ pub struct Tap {
     pub host_mac: [u8; 6],
     /// One port for each queue.
     pub queues: Vec<VnetQueue>,
+    /// Brings the frames of groups of flows to queues. `Ok(None)`: not asked for, or there is one queue. `Err`: the kernel refuses, mostly for
+    /// lack of `CAP_BPF`, and learns the queue of each flow.
+    pub steering: io::Result<Option<TapSteering>>,
 }
 
 /// Creates the interface, configures it, and opens its queues.
@@ -140,6 +147,8 @@ fn open_here(options: &TapOptions) -> Result<Tap, TapError> {
             None => port::random_mac().map_err(refused("choose a random MAC"))?,
         };
         let capabilities = capabilities(options, mac);
+        let table = options.table.as_ref().filter(|_| options.queues > 1);
+        let steering = table.map(|table| TapSteering::new(tun, table)).transpose();
         let queue = |(index, fd)| VnetQueue::new(fd, capabilities, index);
         Ok(Tap {
             index: interface.index().map_err(refused("read the index"))?,
@@ -147,6 +156,7 @@ fn open_here(options: &TapOptions) -> Result<Tap, TapError> {
             name: text.clone(),
             mac,
             queues: (0..).zip(descriptors).map(queue).collect(),
+            steering,
         })
     };
     set_up().map_err(|(what, source)| TapError::refused(&text, what, source))
@@ -205,6 +215,6 @@ fn capabilities(options: &TapOptions, mac: [u8; 6]) -> Capabilities {
         (true, false) => plain.with_checksum(),
         (false, false) => plain,
     };
-    // Linux sends a flow's frames to the queue from which the flow's last frame came, and new flows by hash.
+    // Unless it is steered, Linux sends a flow's frames to the queue from which the flow's last frame came, and new flows by hash.
     Capabilities { queues: options.queues, rss: options.queues > 1, ..offloads }
 }

@@ -3,7 +3,7 @@
 use libc::c_ulong;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// Length in bytes of the union in `struct ifreq`.
 const VALUE_LEN: usize = size_of::<libc::ifreq>() - libc::IFNAMSIZ;
@@ -107,6 +107,12 @@ pub(crate) fn set_offload(tun: BorrowedFd<'_>, checksum: bool, segmentation: boo
     }
     // SAFETY: the request takes its argument as an integer.
     unsafe { ioctl(tun, libc::TUNSETOFFLOAD, flags as usize) }
+}
+
+/// Has a program choose the queue of each frame to us.
+pub(crate) fn set_steering(tun: BorrowedFd<'_>, program: RawFd) -> io::Result<()> {
+    // SAFETY: the request reads one int through the pointer; the local outlives the call.
+    unsafe { ioctl(tun, libc::TUNSETSTEERINGEBPF as c_ulong, std::ptr::from_ref(&program) as usize) }
 }
 
 /// Sets whether the interface outlives its descriptors.

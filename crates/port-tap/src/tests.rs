@@ -351,3 +351,81 @@ fn an_interface_can_be_opened_in_another_namespace() {
         station.resolve();
     });
 }
+
+/// Begins so many connections from the kernel to `to`, which answers nothing. Their sockets, with the ports that the kernel chose.
+fn knock(to: std::net::SocketAddr, count: usize) -> Vec<(std::os::fd::OwnedFd, u16)> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, getsockname, socket_with};
+    let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let one = || {
+        let socket = socket_with(family, SocketType::STREAM, flags, None).expect("a socket");
+        assert_eq!(connect(&socket, &to), Err(rustix::io::Errno::INPROGRESS));
+        let own =
+            std::net::SocketAddr::try_from(getsockname(&socket).expect("it has a name")).expect("of IP");
+        (socket, own.port())
+    };
+    (0..count).map(|_| one()).collect()
+}
+
+/// The queue to which the SYN from each port came: port, queue.
+fn queues_of_syns(tap: &mut Tap, count: usize) -> Vec<(u16, usize)> {
+    let (mut batch, mut found) = (Batch::new(), Vec::new());
+    for _ in 0..2_000 {
+        for (index, queue) in tap.queues.iter_mut().enumerate() {
+            queue.receive(&mut batch);
+            for packet in batch.packets() {
+                let frame = packet.frame();
+                let (protocol, tcp) = if frame[12] == 0x08 { (frame[23], 34) } else { (frame[20], 54) };
+                if matches!(frame[12..14], [0x08, 0] | [0x86, 0xDD]) && protocol == 6 {
+                    found.push((u16::from_be_bytes([frame[tcp], frame[tcp + 1]]), index));
+                }
+            }
+        }
+        // A SYN may be there twice, if this thread did not run for a second.
+        found.sort_unstable();
+        found.dedup();
+        if found.len() >= count {
+            break;
+        }
+        std::thread::yield_now();
+    }
+    found
+}
+
+#[test]
+fn each_group_of_flows_comes_to_the_queue_that_the_table_names_also_after_changes() {
+    in_a_namespace(|| {
+        let mut table: port::Table = std::array::from_fn(|group| (group % 3) as u8);
+        let v6: std::net::Ipv6Addr = "fd77::1".parse().expect("an address");
+        let mut tap =
+            open(&TapOptions { queues: 3, table: Some(table), host_v6: Some((v6, 64)), ..options() })
+                .expect("root and a new namespace");
+        let mut steering = match std::mem::replace(&mut tap.steering, Ok(None)) {
+            Ok(steering) => steering.expect("there are three queues"),
+            Err(error) => return println!("skipped: needs CAP_BPF ({error})"),
+        };
+        for far in ["10.77.0.2", "fd77::2"] {
+            let mac = tap.mac.map(|byte| format!("{byte:02x}")).join(":");
+            let command = ["neigh", "replace", far, "lladdr", &mac, "dev", "twp0"];
+            if !std::process::Command::new("ip").args(command).status().is_ok_and(|status| status.success()) {
+                return println!("skipped: needs ip(8)");
+            }
+        }
+        for change in 1..=4 {
+            for (near, far) in [("10.77.0.1", "10.77.0.2"), ("fd77::1", "fd77::2")] {
+                let end = |addr: &str, port| wire::Endpoint::new(addr.parse().expect("an address"), port);
+                let queue = |port| {
+                    usize::from(
+                        table[usize::from(wire::FourTuple::new(end(near, port), end(far, 80)).group())],
+                    )
+                };
+                let knocking = knock((far.parse::<std::net::IpAddr>().expect("an address"), 80).into(), 40);
+                let mut expected: Vec<_> = knocking.iter().map(|(_, port)| (*port, queue(*port))).collect();
+                expected.sort_unstable();
+                assert_eq!(queues_of_syns(&mut tap, expected.len()), expected);
+            }
+            table = std::array::from_fn(|group| (group * change / 4 % 3) as u8);
+            port::Steering::apply(&mut steering, &table).expect("a few bytes are written");
+        }
+    });
+}

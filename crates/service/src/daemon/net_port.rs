@@ -79,6 +79,7 @@ fn open_tap(config: &Config) -> Result<Opened, ServiceError> {
     let options = TapOptions {
         name: link.name.clone(),
         queues: u16::from(config.cores),
+        table: None,
         checksum: link.checksum,
         gso: link.gso,
         mtu: link.mtu.unwrap_or(TAP_MTU),
@@ -104,6 +105,7 @@ fn open_packet(config: &Config) -> Result<Opened, ServiceError> {
     let options = PacketOptions {
         name: link.name.clone(),
         queues: u16::from(config.cores),
+        table: None,
         checksum: link.checksum,
         gso: link.gso,
         mtu: link.mtu,
