@@ -88,7 +88,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
         "stopped: RPCs on 4,095 sockets beside one more in the same session, which is full and has a reader that reads nothing, against the same \
          without it (channel-alone)",
     );
-    report.note("copies by further threads, and several channels on several cores, are not measured: they are not there");
+    report.note("one channel for each session, as both services have one core; copies by further threads are not there");
     report.rows = samples.rows();
     report.ratios = samples.ratios(CHANNEL, &[PLAIN, KERNELS, ALONE]);
     bars::judge(&mut report, CHANNEL, BARS);

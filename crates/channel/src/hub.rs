@@ -235,6 +235,11 @@ impl Hub {
         Some(About { peer: entry.peer, class: entry.class, is_opener: entry.lane.is_some(), user })
     }
 
+    /// The channels of a session that are past their handshake.
+    pub fn channels_of(&self, id: SessionId) -> impl Iterator<Item = ChannelId> {
+        self.places.iter().filter(move |(_, place)| place.session == id.0).map(|(channel, _)| *channel)
+    }
+
     /// The class of the sockets on that channel; `None`: the channel is in its handshake, or gone.
     #[must_use]
     pub fn class_of(&self, channel: ChannelId) -> Option<Class> {

@@ -15,7 +15,10 @@ pub(crate) mod flows;
 pub(crate) mod peers;
 pub(crate) mod report;
 pub(crate) mod rules;
+pub(crate) mod scale;
 pub(crate) mod snapshot;
+#[cfg(test)]
+mod world;
 
 /// Id of the process that owns the service's own region: no process has it.
 pub const OWNER: u32 = 0;

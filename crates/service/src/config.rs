@@ -11,7 +11,7 @@ pub use link::Link;
 
 use crate::channels::rules::ChannelRule;
 use crate::choice::Choices;
-use crate::config::values::{AgentPlace, Congestion, Mac, Network, PortChoice, PortKind, Rate};
+use crate::config::values::{AgentPlace, ChannelCount, Congestion, Mac, Network, PortChoice, PortKind, Rate};
 use crate::policy::{self, Door, Limits, Policy, Source};
 use crate::privilege::User;
 use crate::{ServiceError, sys};
@@ -181,6 +181,9 @@ options! {
     /// none but those of programs with TOWPATH_CHANNEL]
     #[arg(env = "TOWPATH_CHANNEL_RULES", value_delimiter = ',', value_name = "RULE")]
     channel_rules: Vec<ChannelRule>,
+    /// TCP connections of each session of channels, from 1 to 16, or auto: as the load of the cores asks [default: auto]
+    #[arg(env = "TOWPATH_CHANNEL_COUNT", value_name = "N|auto")]
+    channel_count: ChannelCount,
     ["Faults of the port, for tests"]
     /// For tests: share of packets lost in each direction, like 1% [default: 0%]
     #[arg(env = "TOWPATH_FAULT_LOSS", value_name = "SHARE", hide = true)]

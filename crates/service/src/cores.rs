@@ -1,11 +1,13 @@
 //! The threads that move bytes. Each runs one core of the fast path over one queue of the port; the first also runs the relays. A thread
 //! sleeps on one epoll: its command bell, a bell per application region, and the port.
 
+pub(crate) mod load;
 pub(crate) mod meter;
 pub(crate) mod wakers;
 
 use crate::ServiceError;
-use crate::channels::engine::{Engine, Say, Start};
+use crate::channels::engine::{Engine, Say, Shared, Start};
+use crate::cores::load::Loads;
 use crate::cores::meter::CoreMeter;
 use crate::cores::wakers::Bells;
 use crate::cores::wakers::write_eventfd;
@@ -78,6 +80,8 @@ pub struct Common {
     pub spin: Duration,
     /// Whether threads count their cycles: a [`cycles::Switch`] as a word.
     pub cycles: Arc<AtomicU32>,
+    /// How busy each core is.
+    pub loads: Loads,
 }
 
 /// What an epoll event is about: a bell or port that needs no more than that the core is awake; the core's own bell; from `REGION` on, the
@@ -121,6 +125,7 @@ impl Core {
         .with_others(others);
         let meter = CoreMeter::default();
         let mut worker = Worker {
+            index,
             core,
             port,
             common,
@@ -183,6 +188,7 @@ impl Drop for Core {
 }
 
 struct Worker {
+    index: u8,
     core: fastpath::Core,
     port: Box<dyn Port>,
     common: Common,
@@ -201,13 +207,17 @@ struct Worker {
 
 impl Worker {
     fn run(&mut self) {
-        let mut quiet_since: Option<Instant> = None;
+        let (mut quiet_since, mut busy_since) = (None::<Instant>, None::<Instant>);
         loop {
             let now = self.common.clock.now();
+            busy_since.take().into_iter().for_each(|at| self.common.loads.add(self.index, now.since(at)));
             self.meter.begin(&self.common.cycles, self.core.counters());
             let progress = self.core.round(now, self.port.as_mut(), &mut self.meter);
             self.meter.wakes();
             self.core.wakes().for_each(|news| self.common.bells.wake(news.region, news.context));
+            if let Some(engine) = &mut self.channels {
+                engine.wakes().for_each(|news| self.common.bells.wake(news.region, news.context));
+            }
             self.meter.rest();
             for (region, slot) in self.core.strangers() {
                 let is_taken = self.channels.as_mut().is_some_and(|engine| engine.news(region, slot));
@@ -224,7 +234,7 @@ impl Worker {
             let Some(obeyed) = self.obey(now) else { return };
             self.look_at_resting(now);
             if progress.is_busy() | obeyed | self.relay() | self.serve_channels(now) {
-                quiet_since = None;
+                (quiet_since, busy_since) = (None, Some(now));
                 continue;
             }
             self.meter.idle();
@@ -267,7 +277,9 @@ impl Worker {
                     self.channels.iter_mut().for_each(|engine| engine.fed(region));
                 }
                 Ok(Command::BeginChannels(start)) => {
-                    self.channels = Some(Box::new(Engine::new(*start, self.common.bells.clone())));
+                    let Common { bells, flows, loads, .. } = &self.common;
+                    let (bells, records, loads) = (bells.clone(), flows.clone(), loads.clone());
+                    self.channels = Some(Box::new(Engine::new(*start, Shared { bells, records, loads })));
                 }
                 Ok(Command::Channels(say)) => {
                     if let Some(engine) = &mut self.channels {

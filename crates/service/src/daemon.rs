@@ -12,6 +12,7 @@ pub(crate) mod net_port;
 use crate::agents::Agents;
 use crate::config::Config;
 use crate::config::channels::Settings;
+use crate::cores::load::Loads;
 use crate::cores::wakers::Bells;
 use crate::cores::{Common, Core};
 use crate::daemon::clock::Clock;
@@ -99,6 +100,7 @@ fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Reg
     privilege::confine(&config)?;
     let core_bells: Result<Vec<Arc<OwnedFd>>, Errno> = opened.queues.iter().map(|_| new_eventfd()).collect();
     let common = Common {
+        loads: Loads::new(opened.queues.len()),
         core_bells: core_bells.map_err(os("make an eventfd"))?.into(),
         flows: tcp::flows(&config)?,
         bells: Arc::new(Bells::default()),

@@ -35,7 +35,7 @@ pub mod report;
 mod sys;
 mod tcp;
 
-pub use config::values::{AgentPlace, Congestion, Mac, Network, PortChoice, PortKind, Rate};
+pub use config::values::{AgentPlace, ChannelCount, Congestion, Mac, Network, PortChoice, PortKind, Rate};
 pub use config::{AgentSettings, Config, Link, Options, Sharing};
 pub use daemon::Service;
 pub use daemon::control_socket::pid_behind;

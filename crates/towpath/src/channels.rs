@@ -39,8 +39,8 @@ fn text(all: &Value) -> String {
         }),
     ));
     let heads = [
-        "Session", "Peer", "Class", "Opened", "User", "Policy", "Sockets", "Channels", "Unsent", "Again",
-        "Lost",
+        "Session", "Peer", "Class", "Opened", "User", "Policy", "Sockets", "Channels", "Wanted", "Because",
+        "Unsent", "Again", "Lost",
     ];
     parts.extend(table_of(&heads, rows_of(all, "sessions").map(session)));
     let heads = ["Session", "Socket", "Local", "Peer", "Credit", "Queue", "Process", "Why"];
@@ -65,6 +65,8 @@ fn session(row: &Value) -> Vec<String> {
         cell(&row["policy"]),
         cell(&row["sockets"]),
         rows_of(row, "channels").count().to_string(),
+        row["channels_wanted"].as_u64().map_or("-".to_owned(), |wanted| wanted.to_string()),
+        row["channels_why"].as_str().unwrap_or("the peer decides").to_owned(),
         unsent.to_string(),
         cell(&row["bytes_again"]),
         cell(&row["channels_lost"]),
@@ -101,14 +103,26 @@ mod tests {
             "peers": [{ "peer": "10.9.0.3", "standing": "silent", "why": "refused: the secrets differ" }],
             "sessions": [{
                 "session": "0123456789abcdef", "peer": "10.9.0.2", "class": "latency", "opener": true, "uid": 1000, "policy": "sticky",
-                "sockets": 64, "channels": [{ "unsent": 3 }, { "unsent": 4 }], "bytes_again": 0, "channels_lost": 0,
+                "sockets": 64, "channels": [{ "unsent": 3 }, { "unsent": 4 }], "channels_wanted": 3, "channels_why": "its core is full", "bytes_again": 0, "channels_lost": 0,
             }],
             "sockets": [{ "session": "0123456789abcdef", "socket": 7, "why": "rule 1 of --channel-rules" }],
         }));
         let has = |words: &[&str]| shown.lines().any(|line| words.iter().all(|word| line.contains(word)));
         assert!(has(&["10.9.0.3", "silent", "secrets differ"]), "{shown}");
         assert!(
-            has(&["01234567", "10.9.0.2", "latency", "here", "1000", "sticky", "64", "2", "7"]),
+            has(&[
+                "01234567",
+                "10.9.0.2",
+                "latency",
+                "here",
+                "1000",
+                "sticky",
+                "64",
+                "2",
+                "3",
+                "its core is full",
+                "7"
+            ]),
             "{shown}"
         );
         assert!(has(&["01234567", "7", "rule 1"]), "{shown}");

@@ -300,6 +300,41 @@ fn a_reader_that_stops_holds_up_no_other_socket() {
     world.load(1, "require", &["stopped"]);
 }
 
+/// The session of `host` with so many sockets as programs have opened there.
+fn session_of(world: &World, host: usize) -> Value {
+    let report = world.report(host, "channels");
+    let sessions = report["sessions"].as_array().unwrap();
+    sessions.iter().find(|session| session["opener"] == true).cloned().unwrap_or_default()
+}
+
+#[test]
+fn one_or_all_of_a_sessions_connections_die_and_no_socket_notices() {
+    let Some(world) = World::with_channels("kill", &["--channel-count", "3"]) else { return };
+    let _echo = world.echo(1, &[]);
+    let mut hold = world.run(0, "require", "hold.py", &[ADDRESSES[1], "5000"]);
+    assert_eq!(hold.line(), "held");
+    let channels = || session_of(&world, 0)["channels"].as_array().map_or(0, Vec::len);
+    let lost = || session_of(&world, 0)["channels_lost"].as_u64().unwrap();
+    world.wait("the session has three channels", || channels() == 3);
+    assert_eq!(session_of(&world, 0)["channels_why"], "--channel-count");
+    for count in [1, 3] {
+        let before = lost();
+        // The frames of a load show what is to be killed; each byte of the load is checked.
+        let mut killer = world.run_on_kernel(1, "rst.py", &["v1", PORT, &count.to_string()]);
+        let mut load = world.run(0, "require", "load.py", &[ADDRESSES[1], "5000"]);
+        (0..count).for_each(|_| assert!(killer.line().starts_with("sees")));
+        load.until("done");
+        assert!(load.running.0.wait().unwrap().success());
+        world.wait("the connections are dead", || lost() >= before + count);
+        drop(killer);
+        world.wait("there are three channels again", || channels() == 3);
+    }
+    let counted = &world.report(0, "channels")["counted"];
+    assert_eq!((&counted["violations"], &counted["unserved"]), (&0.into(), &0.into()));
+    let sockets = world.report(0, "channels")["sockets"].as_array().unwrap().len();
+    assert_eq!(sockets, 1, "the held socket is as it was");
+}
+
 #[test]
 fn the_end_and_the_death_of_a_peers_service_reset_its_sockets() {
     let Some(mut world) = World::with_channels("death", &[]) else { return };

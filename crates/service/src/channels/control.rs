@@ -114,7 +114,7 @@ impl Registry {
         self.tcp.slow.add_region(index, &region.memory.area);
         let memory = region.memory.clone();
         self.regions.insert(id, AppRegion { sealed: true, ..region });
-        let Settings { rules, allowed, port, is_shared, .. } = settings;
+        let Settings { rules, allowed, port, is_shared, channels, .. } = settings;
         let sharing = if is_shared { Sharing::Always } else { Sharing::SameUser };
         self.channels = Some(Channels {
             rules,
@@ -135,7 +135,7 @@ impl Registry {
                 .map_err(|_| failed(Errno::ADDRINUSE))?;
         }
         let cores = self.cores.iter().map(Core::bell).collect();
-        let start = Start { hub, memory, cores, ring_most: self.config.ring_max as usize };
+        let start = Start { hub, memory, cores, ring_most: self.config.ring_max as usize, channels };
         self.cores[ENGINE_CORE].say(Command::BeginChannels(Box::new(start)));
         Ok(())
     }

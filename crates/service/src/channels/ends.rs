@@ -7,7 +7,8 @@
 //! ```
 //! Every byte of credit has its place in a lent ring: what the peer may send can always be stored.
 
-use crate::cores::wakers::Bells;
+mod announce;
+
 use crate::memory::Memory;
 use crate::relay::endpoint::{End, Place};
 use crate::relay::want_no_space;
@@ -15,7 +16,7 @@ use base::Instant;
 use base::limits::RING_MAX;
 use channel::{SessionId, Streams};
 use queue::pages::{Pool, class_of};
-use queue::stream::{consumed, readable};
+use queue::stream::readable;
 use queue::{Ring, Violation};
 use shm::half_flags::{FIN, RELEASED, RESET, WANT_SPACE};
 use std::collections::HashMap;
@@ -58,6 +59,8 @@ pub struct AppEnd {
     pub is_required: bool,
     /// Waits to be looked at.
     is_queued: bool,
+    /// What the application is to be told.
+    untold: announce::Untold,
     /// When the end was last seen to make progress after its application closed it.
     pub progress_at: Instant,
     /// The position that was confirmed then.
@@ -109,6 +112,10 @@ pub struct Ends {
     pools: HashMap<u32, (Pool, usize)>,
     /// Ends to look at.
     news: std::collections::VecDeque<u64>,
+    /// Ends with something to tell their applications.
+    told: Vec<u64>,
+    /// Contexts of applications that sleep and have news.
+    wakes: Vec<flow::News>,
     /// Applications that broke the rules, by region id.
     pub broken: Vec<(u64, Violation)>,
     /// Regions, by id, where more memory must be present.
@@ -149,6 +156,7 @@ impl Ends {
             is_over: false,
             is_required,
             is_queued: false,
+            untold: announce::Untold::default(),
             progress_at: Instant::ZERO,
             progress: 0,
         });
@@ -249,19 +257,6 @@ impl Ends {
         look
     }
 
-    /// Publishes the peer's bytes before `to`. False: the application has let go of the slot, and nothing reads them.
-    pub fn publish(&mut self, tag: u64, to: u64, bells: &Bells) -> bool {
-        let Some(end) = self.get(tag) else { return true };
-        if end.end.flags() & RELEASED != 0 {
-            return false;
-        }
-        let Some((own, _)) = end.end.place.halves(end.end.slot) else { return false };
-        let bytes = to.saturating_sub(end.end.sender.head) as usize;
-        end.end.sender.publish(own, bytes);
-        end.end.tell(bells);
-        true
-    }
-
     /// The credit after bytes were published, if there is more than before.
     pub fn more_credit(&mut self, tag: u64) -> Option<u64> {
         let edge = self.renew(tag)?;
@@ -270,23 +265,6 @@ impl Ends {
             end.edge = edge;
             edge
         })
-    }
-
-    /// The peer's socket has the application's bytes before `to`.
-    pub fn acked(&mut self, tag: u64, to: u64, bells: &Bells) {
-        let Some(end) = self.get(tag) else { return };
-        let Some((own, app)) = end.end.place.halves(end.end.slot) else { return };
-        end.end.tail = to;
-        if consumed(own, app, to) {
-            end.end.tell(bells);
-        }
-    }
-
-    /// Raises flags of the service's half, and rings the application.
-    pub fn raise(&mut self, tag: u64, flags: u32, bells: &Bells) {
-        if let Some(end) = self.get(tag) {
-            end.end.raise(bells, flags);
-        }
     }
 
     /// Removes an end: its slot is free for another connection. Returns the ids of region and slot.

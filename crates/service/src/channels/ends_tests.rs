@@ -1,7 +1,7 @@
 //! An application that is played by hand: what it writes in its half, and what the ends make of it.
 
 use super::*;
-use queue::stream::{Sender, raise};
+use queue::stream::{Sender, consumed, raise, watch};
 use shm::{Kind, Params, Region, Side};
 
 const AT: At = At { session: SessionId(1), socket: 1 };
@@ -65,7 +65,7 @@ fn written_bytes_are_read_by_position_until_they_are_confirmed() {
     let mut out = vec![0; 3_000];
     ends.read(tag, 6_500, &mut out);
     assert_eq!(out, pattern(6_500, 3_000));
-    ends.acked(tag, 9_500, &Bells::default());
+    ends.acked(tag, 9_500);
     assert!(sender.update(memory.halves(SLOT).unwrap().0).is_ok());
     assert_eq!((sender.tail, ends.get(tag).unwrap().report().1), (9_500, 500));
     raise(memory.halves(SLOT).unwrap().1, FIN);
@@ -78,16 +78,16 @@ fn bytes_ahead_keep_their_places_when_a_larger_ring_is_lent() {
     let (memory, mut ends, tag, edge) = scene();
     assert_eq!(edge, RING_FIRST as u64);
     // The peer uses all its credit: the last bytes first, as over two channels.
-    let (bells, whole) = (Bells::default(), pattern(0, RING_FIRST));
+    let whole = pattern(0, RING_FIRST);
     ends.write(tag, 13_000, &whole[13_000..]);
     ends.write(tag, 0, &whole[..12_500]);
-    assert!(ends.publish(tag, 12_500, &bells));
+    assert!(ends.publish(tag, 12_500));
     let mut tail = 0;
     assert_eq!(read(&memory, &mut tail), whole[..12_500]);
     let edge = ends.more_credit(tag).expect("a larger ring");
     assert_eq!(edge, 12_500 + 2 * RING_FIRST as u64);
     ends.write(tag, 12_500, &whole[12_500..13_000]);
-    assert!(ends.publish(tag, RING_FIRST as u64, &bells));
+    assert!(ends.publish(tag, RING_FIRST as u64));
     assert_eq!(read(&memory, &mut tail), whole[12_500..]);
 }
 
@@ -95,7 +95,7 @@ fn bytes_ahead_keep_their_places_when_a_larger_ring_is_lent() {
 fn a_reader_that_stops_gets_no_larger_ring_and_no_more_credit() {
     let (memory, mut ends, tag, edge) = scene();
     ends.write(tag, 0, &pattern(0, edge as usize));
-    assert!(ends.publish(tag, edge, &Bells::default()));
+    assert!(ends.publish(tag, edge));
     assert_eq!(ends.more_credit(tag), None);
     let (own, _) = memory.halves(SLOT).unwrap();
     assert_ne!(own.flags.load(Ordering::Relaxed) & WANT_SPACE, 0, "the reader rings when it reads");
@@ -119,6 +119,47 @@ fn positions_that_make_no_sense_are_the_applications_fault() {
     let mut out = [7; 4];
     ends.read(tag, 0, &mut out);
     assert_eq!((out, ends.broken.len()), ([0; 4], 1), "bytes in no ring");
+}
+
+/// Slots of the application's doorbell 1 that are set.
+fn rung(memory: &Memory) -> Vec<u32> {
+    let bell = queue::Doorbell::of(memory.region(), Side::One, 1).unwrap();
+    let mut slots = Vec::new();
+    bell.drain(64, |slot| slots.push(slot));
+    slots
+}
+
+#[test]
+fn a_batch_of_news_rings_each_slot_once_and_wakes_the_sleeper_once() {
+    let (memory, mut ends, tag, _) = scene();
+    let (other, _) = ends.add(memory.clone(), SLOT + 1, At { socket: 3, ..AT }, false);
+    for slot in [SLOT, SLOT + 1] {
+        watch(memory.halves(slot).unwrap().1, Some(1));
+    }
+    let bell = queue::Doorbell::of(memory.region(), Side::One, 1).unwrap();
+    assert!(bell.prepare_sleep());
+    ends.write(tag, 0, &pattern(0, 20));
+    assert!(ends.publish(tag, 10) && ends.publish(tag, 20));
+    ends.raise(other, FIN);
+    assert_eq!((rung(&memory).len(), ends.wakes().count()), (0, 0), "the batch is not over");
+    ends.announce();
+    assert_eq!(rung(&memory), [SLOT, SLOT + 1]);
+    assert_eq!(ends.wakes().map(|news| (news.region, news.context)).collect::<Vec<_>>(), [(2, 1)]);
+    ends.announce();
+    assert!(rung(&memory).is_empty());
+}
+
+#[test]
+fn confirmed_bytes_ring_only_an_application_that_waits_for_space() {
+    let (memory, mut ends, tag, _) = scene();
+    let (_, app) = memory.halves(SLOT).unwrap();
+    watch(app, Some(1));
+    for (flags, slots) in [(0, vec![]), (WANT_SPACE, vec![SLOT])] {
+        app.flags.store(flags, Ordering::Relaxed);
+        ends.acked(tag, 0);
+        ends.announce();
+        assert_eq!(rung(&memory), slots);
+    }
 }
 
 #[test]

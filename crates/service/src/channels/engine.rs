@@ -3,7 +3,9 @@
 
 use super::ends::{At, Ends};
 use super::flows::Flows;
+use super::scale::Scale;
 use super::snapshot::{Snapshot, snapshot};
+use crate::cores::load::Loads;
 use crate::cores::wakers::Bells;
 use crate::memory::Memory;
 use base::{Duration, Instant};
@@ -130,6 +132,19 @@ pub struct Start {
     pub cores: Arc<[Arc<OwnedFd>]>,
     /// Largest ring for what one peer sends to one socket, bytes.
     pub ring_most: usize,
+    /// The number of channels of each session; `None`: as the load asks.
+    pub channels: Option<usize>,
+}
+
+/// What an engine shares with the core that drives it.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// The eventfds that wake applications.
+    pub bells: Arc<Bells>,
+    /// The flow records of all cores.
+    pub records: Arc<flow::Flows>,
+    /// How busy each core is.
+    pub loads: Loads,
 }
 
 /// The engine of channels, which one core drives.
@@ -138,7 +153,7 @@ pub struct Engine {
     hub: Hub,
     flows: Flows,
     ends: Ends,
-    bells: Arc<Bells>,
+    scale: Scale,
     channels: Vec<ChannelId>,
     /// A channel may have more to do at once.
     is_busy: bool,
@@ -153,13 +168,14 @@ pub struct Engine {
 
 impl Engine {
     /// An engine without sessions.
-    pub fn new(start: Start, bells: Arc<Bells>) -> Self {
-        let Start { hub, memory, cores, ring_most } = start;
+    pub fn new(start: Start, shared: Shared) -> Self {
+        let Start { hub, memory, cores, ring_most, channels } = start;
+        let Shared { bells, records, loads } = shared;
         Self {
             hub: Hub::new(hub),
-            flows: Flows::new(memory, cores, bells.clone()),
+            flows: Flows::new(memory, cores, bells, records),
+            scale: Scale::new(channels, loads),
             ends: Ends::new(ring_most),
-            bells,
             channels: Vec::new(),
             is_busy: false,
             due: Instant::NEVER,
@@ -206,7 +222,7 @@ impl Engine {
             Say::RegionGone(index) => self.ends.forget_region(index),
             Say::Shut => self.shut(now),
             // The control thread may have stopped waiting.
-            Say::Report(answer) => _ = answer.send(snapshot(&self.hub, &self.ends)),
+            Say::Report(answer) => _ = answer.send(snapshot(&self.hub, &self.ends, &self.scale)),
         }
     }
 
@@ -236,7 +252,7 @@ impl Engine {
         let Some(end) = self.ends.get(tag) else { return };
         if end.is_required {
             end.is_over = true;
-            self.ends.raise(tag, FAILED | NO_CHANNEL << ERRNO_SHIFT, &self.bells);
+            self.ends.raise(tag, FAILED | NO_CHANNEL << ERRNO_SHIFT);
             return self.ends.look_at(tag);
         }
         end.clear();
@@ -260,7 +276,7 @@ impl Engine {
         if let Some(end) = self.ends.get(tag) {
             end.is_over = true;
             if flags != 0 {
-                self.ends.raise(tag, flags, &self.bells);
+                self.ends.raise(tag, flags);
             }
             self.ends.look_at(tag);
         }
@@ -278,6 +294,7 @@ impl Engine {
             self.look(now, tag);
         }
         self.look_at_orphans(now);
+        self.scale.tick(now, &mut self.hub, &self.flows);
         self.channels.clear();
         self.channels.extend(self.flows.channels());
         let Self { hub, flows, ends, channels, .. } = self;
@@ -287,9 +304,16 @@ impl Engine {
         let Self { hub, flows, ends, channels, .. } = self;
         let has_more = drive::send(now, hub, flows, channels, ends) | has_more;
         self.events(now);
+        self.ends.announce();
         self.is_busy = has_more;
         let orphan = self.orphans.front().map_or(Instant::NEVER, |(at, _)| *at);
-        self.due = self.hub.next_deadline().min(orphan);
+        self.due = self.hub.next_deadline().min(orphan).min(self.scale.deadline());
+    }
+
+    /// The contexts of applications that sleep and have news. The caller writes the eventfd of each after the core's next round, which sends
+    /// what this one has put into the channels' rings: an application that wakes may take the processor from the core.
+    pub fn wakes(&mut self) -> impl Iterator<Item = flow::News> {
+        self.ends.wakes()
     }
 
     /// When there is work at the latest.
@@ -402,10 +426,10 @@ impl Engine {
             }
             // The control thread has not answered yet; it will find the socket gone.
             _ if self.ends.get(tag).is_none_or(|end| end.at != at) => {}
-            News::Opened => self.ends.raise(tag, OPEN, &self.bells),
+            News::Opened => self.ends.raise(tag, OPEN),
             News::Readable(to) => self.readable(now, at, tag, to),
-            News::Acked(to) => self.ends.acked(tag, to, &self.bells),
-            News::Finished(_) => self.ends.raise(tag, FIN, &self.bells),
+            News::Acked(to) => self.ends.acked(tag, to),
+            News::Finished(_) => self.ends.raise(tag, FIN),
             News::Refused(errno) => self.refused(tag, errno),
             News::Reset(ECONNRESET) => self.over(tag, RESET),
             News::Reset(errno) => self.over(tag, FAILED | errno << ERRNO_SHIFT),
@@ -414,7 +438,7 @@ impl Engine {
     }
 
     fn readable(&mut self, now: Instant, at: At, tag: u64, to: u64) {
-        let is_read = self.ends.publish(tag, to, &self.bells);
+        let is_read = self.ends.publish(tag, to);
         let edge = self.ends.more_credit(tag).filter(|_| is_read);
         let Some(session) = self.hub.session(at.session) else { return };
         if !is_read {

@@ -14,8 +14,9 @@ use channel::lane::Class;
 use channel::limits::ROOM_LEAST;
 use channel::transport::Gone;
 use channel::{ChannelId, Transport};
+use flow::state;
 use queue::pages::Pool;
-use queue::stream::{Sender, consumed, raise, readable};
+use queue::stream::{Sender, consumed, raise, readable, watcher};
 use rustix::fd::OwnedFd;
 use shm::application_flags::{NODELAY, QUICKACK};
 use shm::half_flags::{FAILED, FIN, OPEN, READ_CLOSED, RELEASED, RESET};
@@ -31,9 +32,20 @@ const PIECE: usize = 16 << 10;
 /// Bytes of the largest ring of frames on their way to the peer.
 const RING_MOST: usize = 1 << 20;
 
+/// What the number of channels depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct FlowSeen {
+    /// The core that serves the connection.
+    pub core: usize,
+    /// The congestion window holds bytes back.
+    pub is_congested: bool,
+}
+
 /// All TCP connections of one engine's channels.
 #[derive(Debug)]
 pub struct Flows {
+    /// The records of the connections.
+    records: Arc<flow::Flows>,
     /// The application's side of the service's own region.
     place: Place,
     bells: Arc<Bells>,
@@ -52,8 +64,14 @@ pub struct Flows {
 
 impl Flows {
     /// No connections yet; `memory` is the service's own region.
-    pub fn new(memory: Arc<Memory>, cores: Arc<[Arc<OwnedFd>]>, bells: Arc<Bells>) -> Self {
+    pub fn new(
+        memory: Arc<Memory>,
+        cores: Arc<[Arc<OwnedFd>]>,
+        bells: Arc<Bells>,
+        records: Arc<flow::Flows>,
+    ) -> Self {
         Self {
+            records,
             place: Place::of_application(memory, cores),
             bells,
             pool: Pool::default(),
@@ -69,6 +87,17 @@ impl Flows {
     /// The numbers of all channels.
     pub fn channels(&self) -> impl Iterator<Item = ChannelId> {
         self.all.keys().copied()
+    }
+
+    /// What a channel's connection does now; `None`: there is none yet, or none any more.
+    pub fn seen(&self, channel: ChannelId) -> Option<FlowSeen> {
+        let end = self.all.get(&channel)?.as_ref()?;
+        let (_, service) = end.place.halves(end.slot)?;
+        let id = end.place.memory()?.area.flow_of(end.slot)?;
+        // A record that its core uses now says nothing: the next tick asks again.
+        let is_congested =
+            self.records.try_lock(id).is_some_and(|mut flow| flow.parts().rx.has(state::CWND_FULL));
+        Some(FlowSeen { core: watcher(service)? as usize, is_congested })
     }
 
     fn new_id(&mut self) -> ChannelId {

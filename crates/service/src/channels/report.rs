@@ -76,6 +76,10 @@ struct Session {
     policy: &'static str,
     sockets: usize,
     channels: Vec<Channel>,
+    /// The number of channels that the session should have; `None`: the peer has opened it, and decides.
+    channels_wanted: Option<usize>,
+    /// Why that number.
+    channels_why: Option<&'static str>,
     bytes_again: u64,
     bytes_twice: u64,
     channels_lost: u64,
@@ -117,6 +121,8 @@ fn session(seen: &SessionSeen) -> Session {
         policy: seen.policy,
         sockets: seen.sockets,
         channels: seen.channels.iter().map(channel).collect(),
+        channels_wanted: seen.wanted.map(|(number, _)| number),
+        channels_why: seen.wanted.map(|(_, why)| why),
         bytes_again: seen.counters.bytes_again,
         bytes_twice: seen.counters.bytes_twice,
         channels_lost: seen.counters.channels_lost,

@@ -1,6 +1,7 @@
 //! The state of all sessions at one moment, for `towpath channels`. Changes nothing.
 
 use super::ends::Ends;
+use super::scale::Scale;
 use channel::Hub;
 use channel::hub::{Census, Refusals};
 use channel::lane::Class;
@@ -33,6 +34,8 @@ pub struct SessionSeen {
     pub user: Option<u32>,
     /// The policy that places chunks on channels.
     pub policy: &'static str,
+    /// The number of channels that it should have, and why; `None`: the peer decides.
+    pub wanted: Option<(usize, &'static str)>,
     /// Its channels that are past their handshake.
     pub channels: Vec<ChannelSeen>,
     /// Number of its virtual sockets.
@@ -72,7 +75,7 @@ pub struct Snapshot {
 }
 
 /// Looks at everything once.
-pub fn snapshot(hub: &Hub, ends: &Ends) -> Snapshot {
+pub fn snapshot(hub: &Hub, ends: &Ends, scale: &Scale) -> Snapshot {
     let sessions = hub.sessions().filter_map(|(id, session)| {
         let about = hub.about(id)?;
         let channels = session.channels().map(|channel| ChannelSeen {
@@ -87,6 +90,7 @@ pub fn snapshot(hub: &Hub, ends: &Ends) -> Snapshot {
             is_opener: about.is_opener,
             user: about.user,
             policy: session.policy(),
+            wanted: scale.wanted(id),
             channels: channels.collect(),
             sockets: session.sockets(),
             counters: session.counters(),

@@ -1,7 +1,7 @@
 //! The configuration of channels: which peers, which port, which secret, which connections.
 
 use super::Options;
-use super::values::{Network, PortKind};
+use super::values::{ChannelCount, Network, PortKind};
 use crate::ServiceError;
 use crate::channels::PORT;
 use crate::channels::rules::ChannelRule;
@@ -27,13 +27,15 @@ pub struct Settings {
     pub rules: Vec<ChannelRule>,
     /// Sockets of several users may share a channel.
     pub is_shared: bool,
+    /// The number of channels of each session; `None`: as the load asks.
+    pub channels: Option<usize>,
 }
 
 /// The configuration that the options ask for; `None`: no channels.
 pub fn settings(options: &Options, is_shared: bool) -> Result<Option<Settings>, ServiceError> {
     let wrong = |key, must| Err(ServiceError::Value { key, must });
     let Some(allowed) = options.channel_peers.clone().filter(|peers| !peers.is_empty()) else {
-        let others = ["channel_port", "channel_secret", "channel_rules"];
+        let others = ["channel_port", "channel_secret", "channel_rules", "channel_count"];
         options.refuse_set(&others, "be used with --channel-peers")?;
         return Ok(None);
     };
@@ -46,6 +48,10 @@ pub fn settings(options: &Options, is_shared: bool) -> Result<Option<Settings>, 
         secret: options.channel_secret.as_deref().map(secret).transpose()?,
         rules: options.channel_rules.clone().unwrap_or_default(),
         is_shared,
+        channels: match options.channel_count {
+            Some(ChannelCount::Fixed(number)) => Some(number),
+            Some(ChannelCount::Auto) | None => None,
+        },
     }))
 }
 
@@ -92,7 +98,17 @@ mod tests {
         let no_port = Options { port: None, ..options("10.0.0.0/8") };
         assert!(settings(&no_port, false).is_err());
         let on = settings(&options("10.0.0.0/8"), false).unwrap().unwrap();
-        assert_eq!((on.port, on.rules.len(), on.secret), (PORT, 0, None));
+        assert_eq!((on.port, on.rules.len(), on.secret, on.channels), (PORT, 0, None, None));
+    }
+
+    #[test]
+    fn the_number_of_channels_follows_the_load_unless_it_is_named() {
+        let with = |text: &str| {
+            let channel_count = Some(text.parse().unwrap());
+            settings(&Options { channel_count, ..options("10.0.0.0/8") }, false).unwrap().unwrap().channels
+        };
+        assert_eq!((with("auto"), with("1"), with("16")), (None, Some(1), Some(16)));
+        assert!(["0", "17", "-1", "", "many"].iter().all(|text| text.parse::<ChannelCount>().is_err()));
     }
 
     #[test]

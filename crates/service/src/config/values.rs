@@ -1,5 +1,6 @@
 //! Values of configuration keys that are more than a number or a word. Each type parses and prints its text form.
 
+use channel::limits::CHANNELS_MAX;
 use control::CongestionName;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -122,6 +123,38 @@ impl fmt::Display for Rate {
     }
 }
 
+/// The number of channels of a session: `auto`, or from 1 to 16.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum ChannelCount {
+    /// As many channels as the load asks for.
+    Auto,
+    /// So many for each session.
+    Fixed(usize),
+}
+
+impl FromStr for ChannelCount {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let number = text.parse().ok().filter(|number| (1..=CHANNELS_MAX).contains(number));
+        match number {
+            _ if text == "auto" => Ok(Self::Auto),
+            Some(number) => Ok(Self::Fixed(number)),
+            None => Err(format!("must be auto, or from 1 to {CHANNELS_MAX}")),
+        }
+    }
+}
+
+impl fmt::Display for ChannelCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Fixed(number) => number.fmt(f),
+        }
+    }
+}
+
 /// What decides about the windows and rates of flows, by name: an algorithm of ours like `cubic`, or one of an agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -213,7 +246,7 @@ macro_rules! as_text {
     )+};
 }
 pub(crate) use as_text;
-as_text!(PortChoice Network Mac Rate Congestion AgentPlace);
+as_text!(PortChoice Network Mac Rate ChannelCount Congestion AgentPlace);
 
 #[cfg(test)]
 mod tests {

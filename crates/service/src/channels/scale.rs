@@ -1,0 +1,133 @@
+//! How many channels each session of this service has: a number of the configuration, or as the load of the cores asks. The crate `channel`
+//! decides ([`Scaling`]); this file asks it, once a tick.
+
+use super::flows::Flows;
+use crate::cores::load::{Loads, Shares};
+use base::{Duration, Instant};
+use channel::scaling::{Advice, Load, Scaling};
+use channel::{ChannelId, Hub, SessionId};
+use std::collections::HashMap;
+
+/// Time between two looks at the load.
+const TICK: Duration = Duration::from_ms(10);
+/// Ticks that are further apart say nothing about each other: the engine had nothing to do between them.
+const TICKS_APART: Duration = Duration::from_ms(25);
+/// The index of the core with the hub, which handles all channels' frames.
+const HUB_CORE: usize = 0;
+/// Busy time per thousand below which a core can carry one more channel.
+const FREE: u32 = 300;
+
+/// What is known of one session.
+#[derive(Debug, Default)]
+struct Scaled {
+    scaling: Scaling,
+    wanted: usize,
+    why: &'static str,
+}
+
+/// The number of channels of each session that this side has opened.
+#[derive(Debug)]
+pub struct Scale {
+    /// The number that the configuration names; `None`: as the load asks.
+    fixed: Option<usize>,
+    shares: Shares,
+    at: Instant,
+    all: HashMap<SessionId, Scaled>,
+}
+
+/// Why a session has as many channels as it has, for reports.
+mod why {
+    pub const FIXED: &str = "--channel-count";
+    pub const START: &str = "its core has time left";
+    pub const FULL: &str = "its core is full and another one is free";
+    pub const IDLE: &str = "its cores have time left";
+    pub const NETWORK: &str = "the network is the limit";
+}
+
+impl Scale {
+    /// No sessions yet. `fixed`: the number of channels of each session, instead of one that follows the load.
+    pub fn new(fixed: Option<usize>, loads: Loads) -> Self {
+        Self { fixed, shares: Shares::new(loads, Instant::ZERO), at: Instant::ZERO, all: HashMap::new() }
+    }
+
+    /// Asks for the number of channels of every session, if a tick is due.
+    pub fn tick(&mut self, now: Instant, hub: &mut Hub, flows: &Flows) {
+        if now < self.at {
+            return;
+        }
+        self.at = now.plus(TICK);
+        let is_continued = self.shares.look(now) < TICKS_APART;
+        let is_ours = |id: &SessionId| hub.about(*id).is_some_and(|about| about.is_opener);
+        let ids: Vec<SessionId> = hub.sessions().map(|(id, _)| id).filter(is_ours).collect();
+        self.all.retain(|id, _| ids.contains(id));
+        for id in ids {
+            let channels: Vec<ChannelId> = hub.channels_of(id).collect();
+            let scaled = self.all.entry(id).or_insert_with(|| Scaled {
+                wanted: self.fixed.unwrap_or(1),
+                why: self.fixed.map_or(why::START, |_| why::FIXED),
+                ..Scaled::default()
+            });
+            if self.fixed.is_none() {
+                if !is_continued {
+                    scaled.scaling = Scaling::default();
+                }
+                scaled.follow(&load(&self.shares, flows, &channels));
+            }
+            let wanted = scaled.wanted;
+            if let Some(session) = hub.session(id) {
+                session.want_channels(now, wanted);
+            }
+        }
+    }
+
+    /// When the next tick is due. Without a session that could have fewer channels none is, until the engine works again.
+    pub fn deadline(&self) -> Instant {
+        let has_more = self.fixed.is_none() && self.all.values().any(|scaled| scaled.wanted > 1);
+        if has_more { self.at } else { Instant::NEVER }
+    }
+
+    /// The number of channels that a session should have, and why; `None`: the peer has opened it, and decides.
+    pub fn wanted(&self, session: SessionId) -> Option<(usize, &'static str)> {
+        self.all.get(&session).map(|scaled| (scaled.wanted, scaled.why))
+    }
+}
+
+impl Scaled {
+    fn follow(&mut self, load: &Load) {
+        match self.scaling.advise(self.wanted, load) {
+            Advice::Stay => {}
+            Advice::More => (self.wanted, self.why) = (self.wanted + 1, why::FULL),
+            Advice::Fewer => (self.wanted, self.why) = (self.wanted - 1, why::IDLE),
+            Advice::One => (self.wanted, self.why) = (1, why::NETWORK),
+        }
+    }
+}
+
+/// What the channels of one session and their cores have done since the last tick.
+fn load(shares: &Shares, flows: &Flows, channels: &[ChannelId]) -> Load {
+    let seen: Vec<_> = channels.iter().filter_map(|channel| flows.seen(*channel)).collect();
+    let is_used = |core: usize| core == HUB_CORE || seen.iter().any(|seen| seen.core == core);
+    let used = shares.cores().filter(|core| is_used(*core));
+    let congested = seen.iter().filter(|seen| seen.is_congested).count();
+    Load {
+        busy: used.map(|core| shares.of(core)).max().unwrap_or(0),
+        congested: (1_000 * congested / seen.len().max(1)) as u32,
+        has_free_core: shares.cores().any(|core| !is_used(core) && shares.of(core) < FREE),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FULL: Load = Load { busy: 990, congested: 0, has_free_core: true };
+
+    #[test]
+    fn one_channel_more_for_a_full_core_and_one_alone_for_a_full_network() {
+        let mut scaled = Scaled { wanted: 1, ..Scaled::default() };
+        (0..5).for_each(|_| scaled.follow(&FULL));
+        assert_eq!((scaled.wanted, scaled.why), (2, why::FULL));
+        scaled.follow(&Load { congested: 500, ..FULL });
+        assert_eq!((scaled.wanted, scaled.why), (1, why::NETWORK));
+    }
+}

@@ -1,0 +1,239 @@
+//! Two hosts with the service's engine of channels, its TCP and ordinary programs, over bad networks in virtual time. Every stream is
+//! checked byte by byte; channels are killed at any moment.
+
+mod host;
+mod programs;
+mod wire;
+
+use base::{Duration, Instant, Seed};
+use channel::lane::Class;
+use host::{Host, address};
+use programs::{Outcome, Plan};
+use wire::{Network, Weather};
+
+/// Virtual time after which a run has failed. Two hundred connections through a bad network take some seconds.
+const PATIENCE: Duration = Duration::from_secs(900);
+
+/// How a run kills channels.
+#[derive(Clone, Copy, Debug)]
+enum Deaths {
+    Never,
+    /// One channel at a time, and sometimes all.
+    Often,
+}
+
+/// The world of one seed.
+struct World {
+    number: u64,
+    seed: Seed,
+    now: Instant,
+    hosts: [Host; 2],
+    network: Network,
+    /// Connections that were begun: their ports, with the host that has connected.
+    begun: Vec<(u16, usize)>,
+    aborted: Vec<u16>,
+    kills: u64,
+}
+
+impl World {
+    fn new(number: u64, channels: usize) -> Self {
+        let mut seed = Seed::new(number);
+        let weather = Weather::of(&mut seed);
+        let hosts = [0, 1].map(|host| Host::new(host, Some(channels), &mut seed, Instant::ZERO));
+        let network = Network::new(seed.next_u64(), weather);
+        Self {
+            number,
+            seed,
+            now: Instant::ZERO,
+            hosts,
+            network,
+            begun: Vec::new(),
+            aborted: Vec::new(),
+            kills: 0,
+        }
+    }
+
+    /// A program of that host connects to the other host, for a few bytes or many.
+    fn connect(&mut self, from: usize) {
+        let most = if self.seed.chance(200_000) { 300_000 } else { 5_000 };
+        let bytes = [0, 0].map(|_| self.seed.below(most));
+        let class = if self.seed.chance(500_000) { Class::Latency } else { Class::Throughput };
+        self.connect_for(from, class, bytes);
+    }
+
+    /// As [`connect`](Self::connect), to write and to read so many bytes.
+    fn connect_for(&mut self, from: usize, class: Class, [writes, reads]: [u64; 2]) {
+        let port = 10_000 + self.begun.len() as u16;
+        let [key, peer_key] = [0, 0].map(|_| self.seed.next_u64());
+        let aborts_at = self.seed.chance(50_000).then(|| self.seed.below(reads + 1));
+        let plan = Plan { key, peer_key, writes, reads, aborts_at };
+        if !self.hosts[from].connect(class, port, address(from ^ 1), plan) {
+            return;
+        }
+        let there = Plan { key: peer_key, peer_key: key, writes: reads, reads: writes, aborts_at: None };
+        self.hosts[from ^ 1].expected.insert(port, there);
+        if self.seed.chance(30_000) {
+            self.hosts[from ^ 1].refused.insert(port);
+        }
+        self.aborted.extend(aborts_at.map(|_| port));
+        self.begun.push((port, from));
+    }
+
+    /// One step of time: everything that is due now, and then on to what is due next, at most `pause` later.
+    fn step(&mut self, pause: Duration) {
+        let Self { seed, now, hosts, network, .. } = self;
+        for (number, host) in hosts.iter_mut().enumerate() {
+            host.turns(seed);
+            host.run(*now);
+            while let Some(frame) = host.port.sent.pop_front() {
+                network.send(*now, number ^ 1, &frame);
+            }
+        }
+        let next = hosts.iter().map(Host::next_deadline).min().unwrap_or(Instant::NEVER);
+        let next = next.min(network.next_deadline()).min(now.plus(pause));
+        *now = next.max(now.plus(Duration::from_us(1)));
+        while let Some((to, frame)) = network.receive(*now) {
+            hosts[to].port.received.push_back(frame);
+        }
+    }
+
+    fn are_programs_over(&self) -> bool {
+        self.hosts.iter().all(|host| host.programs.is_empty())
+            && self.begun.iter().all(|(port, from)| self.hosts[*from].outcomes.contains_key(port))
+    }
+
+    /// Kills one channel, or all, or lets the network lose everything for a while.
+    fn harm(&mut self) {
+        let host = self.seed.below(2) as usize;
+        match self.seed.below(10) {
+            0 => self.hosts[host].kill_all(),
+            1 => self.network.dark_until = self.now.plus(Duration::from_ms(self.seed.below(1_000))),
+            _ if !self.hosts[host].kill(&mut self.seed) => return,
+            _ => {}
+        }
+        self.kills += 1;
+    }
+
+    /// Runs until all programs are over.
+    fn run(&mut self, connections: u64, deaths: Deaths) {
+        let pause = Duration::from_us(50 + self.seed.below(2_000));
+        let mut left = connections;
+        while left > 0 || !self.are_programs_over() {
+            assert!(self.now.since(Instant::ZERO) < PATIENCE, "not over after {PATIENCE:?}");
+            if left > 0 && self.seed.chance(100_000) {
+                left -= 1;
+                let from = self.seed.below(2) as usize;
+                self.connect(from);
+            }
+            if matches!(deaths, Deaths::Often) && self.seed.chance(1_000) {
+                self.harm();
+            }
+            self.step(pause);
+        }
+    }
+
+    /// Every connection came to its end as its plan says, whatever happened to channels.
+    fn check(&mut self) {
+        for (port, from) in self.begun.clone() {
+            let is_refused = self.hosts[from ^ 1].refused.contains(&port);
+            let [here, there] = [from, from ^ 1].map(|host| self.hosts[host].outcomes.get(&port).copied());
+            let whole = Some(Outcome::Whole);
+            match (is_refused, self.aborted.contains(&port)) {
+                // A program that aborts at once may do so before the refusal.
+                (true, _) => assert!(here == Some(Outcome::Failed(111)), "{port}: {here:?}"),
+                (_, true) => assert!(here == Some(Outcome::Reset) || here == whole, "{port}: {here:?}"),
+                _ => assert!((here, there) == (whole, whole), "{port}: {here:?} and {there:?}"),
+            }
+        }
+        for host in &mut self.hosts {
+            let refusals = host.snapshot().refusals;
+            assert_eq!(refusals.violations, 0);
+        }
+    }
+
+    /// Sessions without sockets end after a minute, with all that belongs to them.
+    fn check_leftovers(&mut self) {
+        let until = self.now.plus(Duration::from_secs(200));
+        while self.now < until {
+            self.step(Duration::from_secs(1));
+        }
+        for host in &mut self.hosts {
+            let seen = host.snapshot();
+            assert_eq!((seen.census.sessions, seen.census.channels, seen.census.greetings), (0, 0, 0));
+            assert!(host.leftovers().is_none(), "{:?}: {:?}", host.leftovers(), host.outcomes);
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("at {:?}: replay with SEED={} SEEDS=1", self.now, self.number);
+        }
+    }
+}
+
+/// A number from the environment.
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+/// Random worlds from `SEED` on, `SEEDS` of them: 1,000 take about a minute.
+#[test]
+fn every_byte_arrives_in_order_whatever_dies() {
+    let (first, count) = (number("SEED", 1), number("SEEDS", 40));
+    let (mut kills, mut again) = (0, 0);
+    for seed in first..first + count {
+        let mut world = World::new(seed, 1 + (seed % 4) as usize);
+        world.run(5 + seed % 25, Deaths::Often);
+        world.check();
+        kills += world.kills;
+        again += losses(&mut world)[1];
+        world.check_leftovers();
+    }
+    assert!(count < 40 || (kills > count && again > 0), "{kills} deaths, {again} bytes sent again");
+}
+
+/// The numbers of channels of all sessions, those of host 0 first.
+fn channels(world: &mut World) -> Vec<usize> {
+    let sessions = world.hosts.iter_mut().flat_map(|host| host.snapshot().sessions);
+    sessions.map(|session| session.channels.len()).collect()
+}
+
+/// Steps until both sides of the only session have that many channels.
+fn wait_for_channels(world: &mut World, number: usize) {
+    while channels(world) != [number; 2] {
+        assert!(world.now.since(Instant::ZERO) < PATIENCE, "{:?}", channels(world));
+        world.step(Duration::from_ms(1));
+    }
+}
+
+/// Channels lost and bytes sent again, of all sessions of both hosts.
+fn losses(world: &mut World) -> [u64; 2] {
+    let sessions = world.hosts.iter_mut().flat_map(|host| host.snapshot().sessions);
+    let counters = sessions.map(|session| session.counters);
+    counters.fold([0; 2], |[lost, again], more| [lost + more.channels_lost, again + more.bytes_again])
+}
+
+#[test]
+fn one_of_several_channels_dies_and_no_socket_notices() {
+    let mut again = 0;
+    for seed in 1..=20 {
+        let mut world = World::new(seed, 3);
+        world.connect_for(0, Class::Throughput, [2_000_000, 2_000_000]);
+        wait_for_channels(&mut world, 3);
+        assert!(!world.are_programs_over());
+        assert!(world.hosts[(seed % 2) as usize].kill(&mut world.seed));
+        world.run(0, Deaths::Never);
+        world.check();
+        // Each side notices the death, the idle one by its next PING.
+        while losses(&mut world)[0] < 2 {
+            assert!(world.now.since(Instant::ZERO) < PATIENCE);
+            world.step(Duration::from_ms(1));
+        }
+        assert_eq!(losses(&mut world)[0], 2, "{seed}: one channel has died");
+        again += losses(&mut world)[1];
+        wait_for_channels(&mut world, 3);
+    }
+    assert!(again > 0, "what was under way went again");
+}
