@@ -55,6 +55,8 @@ pub struct Agent {
     desk: Shared,
     algorithms: Vec<Box<dyn Algorithm>>,
     flows: BTreeMap<FlowKey, Box<dyn Flow>>,
+    /// The algorithm of flows that ask for none, or for one that is not here.
+    preferred: usize,
     fallback: Arc<Program>,
     next_program: u32,
 }
@@ -73,12 +75,14 @@ impl Agent {
             desk: Shared::default(),
             algorithms: Vec::new(),
             flows: BTreeMap::new(),
+            preferred: 0,
             fallback: Program::fallback(FALLBACK_NUMBER),
             next_program: FALLBACK_NUMBER + 1,
         }
     }
 
-    /// Adds an algorithm, before the first datagram. The first one also serves flows that ask for none, or for one that is not here.
+    /// Adds an algorithm, before the first datagram. The first one also serves flows that ask for none, or for one that is not here; or
+    /// another one, if [`Self::prefer`] says so.
     ///
     /// # Errors
     /// If a program has mistakes, or a name is taken.
@@ -103,7 +107,17 @@ impl Agent {
         Ok(())
     }
 
-    /// The names of the algorithms, the default one first.
+    /// The algorithm `name` serves new flows that ask for none, or for one that is not here.
+    ///
+    /// # Errors
+    /// If no algorithm of that name was added.
+    pub fn prefer(&mut self, name: &str) -> Result<(), Error> {
+        let found = self.algorithms.iter().position(|known| known.name() == name);
+        self.preferred = found.ok_or_else(|| Error::NoSuchAlgorithm(name.to_owned()))?;
+        Ok(())
+    }
+
+    /// The names of the algorithms, in the order of their addition.
     pub fn algorithms(&self) -> impl Iterator<Item = &str> {
         self.algorithms.iter().map(|algorithm| algorithm.name())
     }
@@ -249,7 +263,8 @@ impl Agent {
             desk.counters.flows_refused += 1;
             return;
         }
-        let algorithm = self.algorithms.iter().position(|known| known.name() == asked).unwrap_or(0);
+        let algorithm = self.algorithms.iter().position(|known| known.name() == asked);
+        let algorithm = algorithm.unwrap_or(self.preferred);
         let (source, destination) = (create.source, create.destination);
         let info = FlowInfo { flow, asked: asked.clone(), cwnd, mss, source, destination };
         let entry = Entry {

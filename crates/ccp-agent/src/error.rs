@@ -18,6 +18,8 @@ pub enum Error {
     SameName(String),
     /// A name of an algorithm that a message cannot carry: empty, above 63 bytes, or with a zero.
     BadName(String),
+    /// The agent has no algorithm of this name.
+    NoSuchAlgorithm(String),
     /// The algorithm has no program of this name.
     NoSuchProgram(String),
     /// The flow has no program yet: [`set_program`](crate::Datapath::set_program) comes first.
@@ -49,6 +51,7 @@ impl fmt::Display for Error {
             }
             Self::SameName(name) => write!(to, "two are called `{name}`"),
             Self::BadName(name) => write!(to, "`{}` is no name of an algorithm", name.escape_debug()),
+            Self::NoSuchAlgorithm(name) => write!(to, "the agent has no algorithm `{name}`"),
             Self::NoSuchProgram(name) => write!(to, "the algorithm has no program `{name}`"),
             Self::NoProgram => to.write_str("the flow has no program yet; call set_program first"),
             Self::NoSuchField { program, field } => {

@@ -86,7 +86,7 @@ pub use desk::{Counters, Outgoing};
 pub use error::Error;
 pub use event::{Event, What};
 pub use report::Report;
-pub use runner::{PATH, Runner};
+pub use runner::{Heard, PATH, Runner};
 
 /// Flows of one agent at most; more are left to the datapath's default algorithm.
 pub const FLOWS_MAX: usize = 1 << 20;

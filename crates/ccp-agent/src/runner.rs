@@ -27,6 +27,13 @@ const SEND_WAIT: time::Duration = time::Duration::from_millis(1);
 /// The wait for a datagram while others wait for room.
 const RETRY: Duration = Duration::from_ms(1);
 
+/// A datagram of a datapath.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Heard {
+    from: Vec<u8>,
+    bytes: Vec<u8>,
+}
+
 /// A bound socket, and datagrams that found no room.
 #[derive(Debug)]
 pub struct Runner {
@@ -73,28 +80,43 @@ impl Runner {
     /// # Errors
     /// If the socket cannot be read any more.
     pub fn step(&mut self, agent: &mut Agent, log: &mut dyn FnMut(&Event)) -> io::Result<()> {
+        let heard = self.wait(agent.next_deadline())?;
+        self.serve(agent, heard, log);
+        Ok(())
+    }
+
+    /// The first half of [`Self::step`], which needs no agent: waits for one datagram until `deadline`, at most 100 ms.
+    ///
+    /// # Errors
+    /// If the socket cannot be read any more.
+    pub fn wait(&mut self, deadline: Instant) -> io::Result<Option<Heard>> {
         let now = self.now();
         let most = if self.waiting.is_empty() { WAIT_MAX } else { RETRY };
-        let wait = agent.next_deadline().since(now).min(most);
+        let wait = deadline.since(now).min(most);
         // A timeout of zero would wait for ever.
         let wait = time::Duration::from_nanos(wait.as_ns().max(1_000));
         self.socket.set_read_timeout(Some(wait))?;
         let mut buffer = [0; RECEIVE_MAX];
         match self.socket.recv_from(&mut buffer) {
-            Ok((len, from)) => {
-                if let Some(path) = from.as_pathname() {
-                    agent.receive(self.now(), path.as_os_str().as_bytes(), &buffer[..len]);
-                }
-            }
-            Err(why) if is_pause(&why) => {}
-            Err(why) => return Err(why),
+            Ok((len, from)) => Ok(from.as_pathname().map(|path| Heard {
+                from: path.as_os_str().as_bytes().to_vec(),
+                bytes: buffer[..len].to_vec(),
+            })),
+            Err(why) if is_pause(&why) => Ok(None),
+            Err(why) => Err(why),
+        }
+    }
+
+    /// The second half: hands the datagram to the agent, has it do what is due, and sends what may go. `log` gets each event.
+    pub fn serve(&mut self, agent: &mut Agent, heard: Option<Heard>, log: &mut dyn FnMut(&Event)) {
+        if let Some(Heard { from, bytes }) = heard {
+            agent.receive(self.now(), &from, &bytes);
         }
         agent.drive(self.now());
         self.send_all(agent);
         while let Some(event) = agent.poll_event() {
             log(&event);
         }
-        Ok(())
     }
 
     fn now(&self) -> Instant {

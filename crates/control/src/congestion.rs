@@ -311,6 +311,11 @@ pub enum CongestionAsk {
     },
     /// Show all that decides about one flow.
     Show(FlowEnds),
+    /// Keep what agents and the service say to each other, and give what was kept. Only the service's own user or root.
+    Transcript {
+        /// The number of the first datagram that is wanted, as the last answer said; `None`: keep from now on.
+        from: Option<u64>,
+    },
 }
 
 #[cfg(test)]

@@ -10,13 +10,15 @@ pub(crate) mod flows;
 mod processes;
 pub(crate) mod report;
 mod socket;
+mod transcript;
 
 use crate::ServiceError;
 use crate::agents::processes::Processes;
 use crate::agents::socket::AgentSocket;
+use crate::agents::transcript::{Part, Transcript, Way};
 use crate::config::{AgentSettings, Config};
 use base::Instant;
-use ccp::{Endpoint, FlowId};
+use ccp::{Endpoint, FlowId, Sent};
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -53,6 +55,7 @@ pub struct Agents {
     programs_refused: u64,
     /// Flows that an agent could not have, because there are too many.
     flows_refused: u64,
+    transcript: Transcript,
 }
 
 impl Agents {
@@ -92,6 +95,7 @@ impl Agents {
             flows: HashMap::new(),
             programs_refused: 0,
             flows_refused: 0,
+            transcript: Transcript::default(),
         })
     }
 
@@ -110,20 +114,36 @@ impl Agents {
         for address in self.processes.ended(&self.set) {
             self.endpoint.agent_died(now, &address);
         }
-        let endpoint = &mut self.endpoint;
-        self.socket.receive(&mut |sender, datagram| endpoint.receive(now, sender, datagram));
+        let Self { endpoint, transcript, names, .. } = self;
+        self.socket.receive(&mut |sender, datagram| {
+            if names.contains_key(sender.address) {
+                transcript.note(now, Way::FromAgent, sender.address, datagram);
+            }
+            endpoint.receive(now, sender, datagram);
+        });
     }
 
     /// Sends what may go now.
     fn drive(&mut self, now: Instant) {
-        let socket = &mut self.socket;
-        self.endpoint.drive(now, &mut |address, datagram| socket.send(address, datagram));
+        let Self { socket, transcript, .. } = self;
+        self.endpoint.drive(now, &mut |address, datagram| {
+            let sent = socket.send(address, datagram);
+            if sent == Sent::Taken {
+                transcript.note(now, Way::ToAgent, address, datagram);
+            }
+            sent
+        });
         for address in self.names.keys() {
             let process = self.endpoint.process_of(address);
             if !self.processes.watch(&self.set, address, process) {
                 self.endpoint.agent_died(now, address);
             }
         }
+    }
+
+    /// What was said since the last question: see [`Transcript::take`].
+    pub fn take_transcript(&mut self, now: Instant, from: Option<u64>) -> Part {
+        self.transcript.take(now, from)
     }
 
     fn log_notices(&mut self) {

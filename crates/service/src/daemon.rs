@@ -540,7 +540,9 @@ impl Service {
 const fn changes_service(report: &Report) -> bool {
     match report {
         Report::Shutdown | Report::Reload | Report::Cycles(_) => true,
-        Report::Congestion(ask) => matches!(**ask, CongestionAsk::Set { .. }),
+        Report::Congestion(ask) => {
+            matches!(**ask, CongestionAsk::Set { .. } | CongestionAsk::Transcript { .. })
+        }
         Report::Sockets | Report::Statistics | Report::Explain | Report::Channels => false,
     }
 }

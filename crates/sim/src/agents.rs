@@ -1,19 +1,25 @@
 //! An agent of congestion control beside a simulated host: flows, their programs and reports go through the endpoint that a service has
-//! (`ccp::Endpoint`), and datagrams take their time. It has no sockets: the way between endpoint and agent is a queue.
+//! (`ccp::Endpoint`), and datagrams take their time. It has no sockets: each way between endpoint and agent is a queue.
 //!
 //! ```text
-//!   slow path <--- FlowEvent, begin_program, .. ---> Desk { Endpoint } === datagrams, `staleness` later ===> Mind (the agent)
+//!                                                       == half of `staleness` ==>
+//!   slow path <--- FlowEvent, begin_program, .. ---> Desk { Endpoint }            Thinker (the agent, as its Mind says)
+//!                                                       <== the other half =======
 //! ```
+
+mod mind;
+
+pub use mind::{AgentMaker, Mind, random_program};
 
 use base::{Duration, Instant, Seed};
 use ccp::{Command, Config, Endpoint, FlowId, NewFlow, NotTaken, Sender, Sent};
-use ccp_vm::{Builder, Implicit, Num, Primitive, Register, Source, Variable};
-use ccp_wire::{Create, Events, Fields, Instructions, Message, Update, messages, shown_address};
+use ccp_agent::Agent;
+use ccp_wire::{Create, shown_address};
 use flow::Start;
+use mind::Thinker;
 use slowpath::{FlowEvent, FlowName, SlowPath};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 const ADDRESS: &[u8] = b"agent";
 /// Datagrams that wait for the agent at most: the kernel's usual `net.unix.max_dgram_qlen`.
@@ -24,19 +30,12 @@ const TURNS_MAX: usize = 10_000;
 /// The agent of a host.
 #[derive(Clone, Debug)]
 pub struct AgentSetting {
-    /// Time from a datagram of the endpoint until the agent's answer is in force.
+    /// Keep all datagrams ([`Host::take_datagrams`](crate::Host::take_datagrams)).
+    pub keeps_datagrams: bool,
+    /// Time from a datagram of the endpoint until the agent's answer is in force: half of it passes before the agent reads the datagram.
     pub staleness: Duration,
     /// What the agent does.
     pub mind: Mind,
-}
-
-/// What an agent does with its flows.
-#[derive(Clone, Debug)]
-pub enum Mind {
-    /// Each flow gets this program; the agent keeps all reports ([`Host::take_reports`](crate::Host::take_reports)).
-    Gives(Arc<Source>),
-    /// Each flow gets a random valid program; at its reports it may get another one, or random fields, extremes among them.
-    Random,
 }
 
 /// A report as the agent has read it.
@@ -50,16 +49,32 @@ pub struct KeptReport {
     pub values: Vec<u64>,
 }
 
+/// Datagrams on their way, each with the time of its arrival.
+type Mail = VecDeque<(Instant, Vec<u8>)>;
+
+/// A datagram that has come to the agent, or to the endpoint.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeptDatagram {
+    /// When it came.
+    pub at: Instant,
+    /// It came to the agent.
+    pub is_to_agent: bool,
+    /// Its messages.
+    pub bytes: Vec<u8>,
+}
+
 /// The endpoint of a host, and the agent behind it.
 #[derive(Debug)]
 pub(crate) struct Desk {
     endpoint: Endpoint,
-    setting: AgentSetting,
-    rng: Seed,
-    /// Datagrams on their way to the agent, with the time of their effect.
-    mail: VecDeque<(Instant, Vec<u8>)>,
-    programs: u32,
-    pub(crate) kept: Vec<KeptReport>,
+    /// Time on the way to the agent, and back.
+    there: Duration,
+    back: Duration,
+    thinker: Thinker,
+    reports: Mail,
+    answers: Mail,
+    /// All that has come, if it is to be kept.
+    kept: Option<Vec<KeptDatagram>>,
     clamps: BTreeMap<u64, u64>,
 }
 
@@ -75,13 +90,15 @@ impl Desk {
             flows_max: 1 << 20,
         });
         endpoint.add_agent(now, ADDRESS, &[]);
+        let there = Duration::from_ns(setting.staleness.as_ns() / 2);
         Self {
             endpoint,
-            setting: setting.clone(),
-            rng: Seed::new(seed),
-            mail: VecDeque::new(),
-            programs: 0,
-            kept: Vec::new(),
+            there,
+            back: Duration::from_ns(setting.staleness.as_ns() - there.as_ns()),
+            thinker: Thinker::new(&setting.mind, Seed::new(seed)),
+            reports: VecDeque::new(),
+            answers: VecDeque::new(),
+            kept: setting.keeps_datagrams.then(Vec::new),
             clamps: BTreeMap::new(),
         }
     }
@@ -91,13 +108,14 @@ impl Desk {
         let mut is_busy = false;
         for _ in 0..TURNS_MAX {
             let mut has_done = self.hear_flows(slow);
-            has_done |= self.deliver(now);
-            let Self { endpoint, mail, setting, .. } = self;
+            has_done |= self.think(now);
+            has_done |= self.hear_agent(now);
+            let Self { endpoint, reports, there, .. } = self;
             endpoint.drive(now, &mut |_, bytes| {
-                if mail.len() >= QUEUE {
+                if reports.len() >= QUEUE {
                     return Sent::Full;
                 }
-                mail.push_back((now.plus(setting.staleness), bytes.to_vec()));
+                reports.push_back((now.plus(*there), bytes.to_vec()));
                 Sent::Taken
             });
             has_done |= self.obey(now, slow);
@@ -110,8 +128,30 @@ impl Desk {
     }
 
     pub(crate) fn next_deadline(&self) -> Instant {
-        let mail = self.mail.front().map_or(Instant::NEVER, |(at, _)| *at);
-        self.endpoint.next_deadline().min(mail)
+        let first = |mail: &Mail| mail.front().map_or(Instant::NEVER, |(at, _)| *at);
+        let mail = first(&self.reports).min(first(&self.answers));
+        self.endpoint.next_deadline().min(self.thinker.next_deadline()).min(mail)
+    }
+
+    /// The reports that a scripted agent has kept.
+    pub(crate) fn take_kept(&mut self) -> Vec<KeptReport> {
+        self.thinker.take_kept()
+    }
+
+    /// The datagrams that were kept.
+    pub(crate) fn take_datagrams(&mut self) -> Vec<KeptDatagram> {
+        self.kept.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    fn keep(&mut self, at: Instant, is_to_agent: bool, bytes: &[u8]) {
+        if let Some(kept) = &mut self.kept {
+            kept.push(KeptDatagram { at, is_to_agent, bytes: bytes.to_vec() });
+        }
+    }
+
+    /// The agent, if it is one of crate `ccp-agent`.
+    pub(crate) fn agent(&mut self) -> Option<&mut Agent> {
+        self.thinker.agent()
     }
 
     fn hear_flows(&mut self, slow: &mut SlowPath) -> bool {
@@ -154,19 +194,31 @@ impl Desk {
         *before = clamped.max(*before);
     }
 
-    /// Hands the datagrams that have arrived to the agent, and its answers to the endpoint.
-    fn deliver(&mut self, now: Instant) -> bool {
+    /// Hands the datagrams that have arrived to the agent, and has it do what is due.
+    fn think(&mut self, now: Instant) -> bool {
         let mut is_any = false;
-        while self.mail.front().is_some_and(|(at, _)| *at <= now) {
-            let Some((_, datagram)) = self.mail.pop_front() else { break };
+        while let Some(datagram) = arrived(now, &mut self.reports) {
             is_any = true;
-            for message in messages(&datagram) {
-                let message = message.expect("an endpoint writes what can be read");
-                for answer in self.answers(now, &message) {
-                    let sender = Sender { address: ADDRESS, pid: 1, uid: 0 };
-                    self.endpoint.receive(now, sender, &answer);
-                }
-            }
+            self.keep(now, true, &datagram);
+            self.thinker.receive(now, &datagram);
+        }
+        if self.thinker.next_deadline() <= now {
+            is_any = true;
+            self.thinker.drive(now);
+        }
+        while let Some(answer) = self.thinker.poll_answer() {
+            is_any = true;
+            self.answers.push_back((now.plus(self.back), answer));
+        }
+        is_any
+    }
+
+    fn hear_agent(&mut self, now: Instant) -> bool {
+        let mut is_any = false;
+        while let Some(answer) = arrived(now, &mut self.answers) {
+            is_any = true;
+            self.keep(now, false, &answer);
+            self.endpoint.receive(now, Sender { address: ADDRESS, pid: 1, uid: 0 }, &answer);
         }
         is_any
     }
@@ -193,126 +245,12 @@ impl Desk {
         while self.endpoint.poll_notice().is_some() {}
         is_any
     }
-
-    /// What the agent says to a message.
-    fn answers(&mut self, now: Instant, message: &Message<'_>) -> Vec<Vec<u8>> {
-        match message {
-            // An agent that has just started says something, so that the endpoint knows it.
-            Message::Ready { .. } => vec![Vec::new()],
-            Message::Create { flow, .. } => self.give(*flow),
-            Message::Measure { flow, values, .. } => match self.setting.mind {
-                Mind::Gives(_) => {
-                    self.kept.push(KeptReport { at: now, flow: *flow, values: values.iter().collect() });
-                    Vec::new()
-                }
-                Mind::Random if values.is_empty() => Vec::new(),
-                Mind::Random => self.react(*flow),
-            },
-            _ => Vec::new(),
-        }
-    }
-
-    /// INSTALL and CHANGE for a flow.
-    fn give(&mut self, flow: u32) -> Vec<Vec<u8>> {
-        let (source, updates) = match &self.setting.mind {
-            Mind::Gives(source) => (Source::clone(source), Vec::new()),
-            Mind::Random => (random_program(&mut self.rng), self.random_fields()),
-        };
-        self.programs += 1;
-        let program = self.programs;
-        let install = Message::Install {
-            program,
-            events: Events::of(source.events()),
-            instructions: Instructions::of(source.instructions()),
-        };
-        let change = Message::Change { flow, program, fields: Fields::of(&updates) };
-        vec![encoded(&install), encoded(&change)]
-    }
-
-    fn react(&mut self, flow: u32) -> Vec<Vec<u8>> {
-        match self.rng.below(4) {
-            0 => self.give(flow),
-            1 => {
-                let updates = self.random_fields();
-                vec![encoded(&Message::Update { flow, fields: Fields::of(&updates) })]
-            }
-            _ => Vec::new(),
-        }
-    }
-
-    fn random_fields(&mut self) -> Vec<Update> {
-        let rng = &mut self.rng;
-        let extreme = |rng: &mut Seed| [0, 1, u64::MAX, 1 << rng.below(40)][rng.below(4) as usize];
-        let registers = [Register::implicit(Implicit::Cwnd), Register::implicit(Implicit::Rate)];
-        let chosen = registers.into_iter().filter(|_| rng.below(3) == 0).collect::<Vec<_>>();
-        chosen.into_iter().map(|register| Update { register, value: extreme(rng) }).collect()
-    }
 }
 
-fn encoded(message: &Message<'_>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    message.encode(&mut bytes).expect("programs are shorter than a header can say");
-    bytes
-}
-
-/// A random program that keeps every rule: few of its decisions are wise, and some of its runs overflow.
-#[must_use]
-pub fn random_program(rng: &mut Seed) -> Source {
-    let mut program = Builder::new();
-    let mut variables = vec![Variable::CWND, Variable::RATE, Variable::MICROS];
-    for _ in 0..rng.below(4) {
-        let initial = rng.below(1 << 20) as u32;
-        variables.push(match rng.below(4) {
-            0 => program.report_variable(initial),
-            1 => program.control(initial),
-            2 => program.local(),
-            _ => program.volatile_report(initial),
-        });
+/// Takes the next datagram that has arrived by `now`.
+fn arrived(now: Instant, mail: &mut Mail) -> Option<Vec<u8>> {
+    if now < mail.front()?.0 {
+        return None;
     }
-    for _ in 0..=rng.below(4) {
-        let body = |event: &mut Builder, rng: &mut Seed| {
-            for _ in 0..=rng.below(3) {
-                statement(event, &variables, rng);
-            }
-        };
-        if rng.below(3) == 0 {
-            program.always(|event| body(event, rng));
-        } else {
-            let mut apart = Seed::new(rng.next_u64());
-            let condition = |event: &mut Builder| {
-                let (left, right) = (operand(&variables, &mut apart), operand(&variables, &mut apart));
-                if apart.below(2) == 0 { event.gt(left, right) } else { event.lt(left, right) }
-            };
-            program.when(condition, |event| body(event, rng));
-        }
-    }
-    program.finish().expect("a few instructions in a few events")
-}
-
-fn statement(event: &mut Builder, variables: &[Variable], rng: &mut Seed) {
-    let variable = variables[rng.below(variables.len() as u64) as usize];
-    let (left, right) = (operand(variables, rng), operand(variables, rng));
-    match rng.below(8) {
-        0 => event.report(),
-        1 => event.fallthrough(),
-        2 => event.set(variable, left),
-        3 => event.average(variable, rng.below(11) as u32, left),
-        n => {
-            let value = match n {
-                4 => event.add(left, right),
-                5 => event.mul(left, right),
-                6 => event.div(left, right),
-                _ => event.sub(left, right),
-            };
-            event.set(variable, value);
-        }
-    }
-}
-
-fn operand(variables: &[Variable], rng: &mut Seed) -> Num {
-    match rng.below(3) {
-        0 => Num::from(variables[rng.below(variables.len() as u64) as usize]),
-        1 => Num::from(Primitive::NAMES[rng.below(Primitive::NAMES.len() as u64) as usize].1),
-        _ => Num::from((1u64 << rng.below(31)) as u32),
-    }
+    mail.pop_front().map(|(_, datagram)| datagram)
 }

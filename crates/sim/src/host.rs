@@ -1,6 +1,6 @@
 //! One machine: fast-path cores, a slow path, an application's region, and the service's small glue between them.
 
-use crate::agents::{AgentSetting, Desk, KeptReport};
+use crate::agents::{AgentSetting, Desk, KeptDatagram, KeptReport};
 use crate::interface::Interface;
 use crate::receive_offload::queue_of;
 use crate::ring::Unpublished;
@@ -303,7 +303,18 @@ impl Host {
 
     /// Takes the reports that the host's agent has kept: see [`Mind::Gives`](crate::Mind::Gives).
     pub fn take_reports(&mut self) -> Vec<KeptReport> {
-        self.desk.as_mut().map(|desk| std::mem::take(&mut desk.kept)).unwrap_or_default()
+        self.desk.as_mut().map(|desk| desk.take_kept()).unwrap_or_default()
+    }
+
+    /// Takes the datagrams between the endpoint and its agent, if the agent's setting has them kept.
+    pub fn take_datagrams(&mut self) -> Vec<KeptDatagram> {
+        self.desk.as_mut().map(|desk| desk.take_datagrams()).unwrap_or_default()
+    }
+
+    /// The host's agent: see [`Mind::Agent`](crate::Mind::Agent). What its handles of flows are told from outside leaves at the next run.
+    pub fn agent(&mut self) -> Option<&mut ccp_agent::Agent> {
+        self.touch();
+        self.desk.as_mut()?.agent()
     }
 
     /// The counters of the first core.

@@ -1,5 +1,6 @@
 //! Networks of many of our hosts around routers: a star, and a tree of three levels. Their wires are not watched by oracles.
 
+use crate::agents::AgentSetting;
 use crate::host::{Host, HostConfig};
 use crate::network::{Network, NodeId};
 use base::{Instant, Seed};
@@ -29,6 +30,8 @@ pub struct HostSetting {
     pub ring_slots: usize,
     /// Bytes of each side's payload area: a multiple of 1 MiB.
     pub data_len: u64,
+    /// The agent that decides about all flows of a host, if there is one; each host has one of its own.
+    pub agent: Option<AgentSetting>,
 }
 
 impl HostSetting {
@@ -36,7 +39,7 @@ impl HostSetting {
     #[must_use]
     pub fn new(algorithm: Algorithm) -> Self {
         let rates = RateSettings::default();
-        Self { algorithm, rates, flows: 62, ring_slots: RING_SLOTS, data_len: 16 << 20 }
+        Self { algorithm, rates, flows: 62, ring_slots: RING_SLOTS, data_len: 16 << 20, agent: None }
     }
 
     fn host(&self, mac: [u8; 6], addr: Ipv4Addr, seed: u64, now: Instant) -> Host {
@@ -49,6 +52,7 @@ impl HostSetting {
         config.shared.flows = config.slots;
         config.data_len = self.data_len;
         config.slow.algorithm = self.algorithm;
+        config.agent.clone_from(&self.agent);
         config.slow.gateway_v4 = Some(GATEWAY);
         // A load's connections close by the thousand; nothing here depends on the wait after it.
         config.slow.time_wait = base::Duration::from_ms(10);
@@ -72,6 +76,24 @@ impl Member {
     #[must_use]
     pub fn socket(&self) -> SocketAddr {
         SocketAddr::new(IpAddr::V4(self.addr), PORT)
+    }
+}
+
+/// A machine and the link between it and its router.
+#[derive(Clone, Debug)]
+pub struct Arm {
+    /// What the machine is like.
+    pub host: HostSetting,
+    /// The link from the machine to its router.
+    pub up: LinkConfig,
+    /// The link from the router to the machine.
+    pub down: LinkConfig,
+}
+
+impl Arm {
+    /// A machine with the same link in both directions.
+    fn new(host: &HostSetting, link: &LinkConfig) -> Self {
+        Self { host: host.clone(), up: link.clone(), down: link.clone() }
     }
 }
 
@@ -124,9 +146,19 @@ impl Fabric {
     /// For more than 254 machines.
     #[must_use]
     pub fn star(hosts: &[HostSetting], link: &LinkConfig, seed: u64, now: Instant) -> Self {
+        let arms: Vec<Arm> = hosts.iter().map(|host| Arm::new(host, link)).collect();
+        Self::star_of(&arms, seed, now)
+    }
+
+    /// A star of machines with links of their own around one router.
+    ///
+    /// # Panics
+    /// For more than 254 machines.
+    #[must_use]
+    pub fn star_of(arms: &[Arm], seed: u64, now: Instant) -> Self {
         let mut fabric = Self::new(seed, now);
         let router = fabric.network.add_router("router", seed);
-        fabric.populate(router, 0, hosts, link);
+        fabric.populate(router, 0, arms);
         fabric
     }
 
@@ -139,9 +171,9 @@ impl Fabric {
         assert!(tree.cores.is_multiple_of(tree.upper), "the cores are shared out evenly");
         let mut fabric = Self::new(seed, now);
         let cores: Vec<NodeId> = (0..tree.cores).map(|i| fabric.add_router(&format!("core{i}"))).collect();
-        let hosts = vec![host.clone(); tree.machines];
+        let arms = vec![Arm::new(host, &tree.edge); tree.machines];
         for pod in 0..tree.pods {
-            fabric.add_pod(tree, pod, &cores, &hosts);
+            fabric.add_pod(tree, pod, &cores, &arms);
         }
         fabric
     }
@@ -151,7 +183,7 @@ impl Fabric {
         self.network.add_router(name, seed)
     }
 
-    fn add_pod(&mut self, tree: &Tree, pod: usize, cores: &[NodeId], hosts: &[HostSetting]) {
+    fn add_pod(&mut self, tree: &Tree, pod: usize, cores: &[NodeId], arms: &[Arm]) {
         let uppers: Vec<NodeId> =
             (0..tree.upper).map(|i| self.add_router(&format!("upper{pod}.{i}"))).collect();
         let each = cores.len() / tree.upper;
@@ -173,26 +205,30 @@ impl Fabric {
                     self.network.add_route(*core, net, 24, *upper);
                 }
             }
-            self.populate(lower, rack, hosts, &tree.edge);
+            self.populate(lower, rack, arms);
         }
     }
 
     fn join(&mut self, a: NodeId, b: NodeId, link: &LinkConfig) {
+        self.join_by(a, b, [link.clone(), link.clone()]);
+    }
+
+    fn join_by(&mut self, a: NodeId, b: NodeId, links: [LinkConfig; 2]) {
         let seed = self.rng.next_u64();
-        self.network.join(a, b, [link.clone(), link.clone()], seed);
+        self.network.join(a, b, links, seed);
     }
 
     /// Adds the machines of one router.
-    fn populate(&mut self, router: NodeId, rack: usize, hosts: &[HostSetting], link: &LinkConfig) {
-        assert!(hosts.len() <= BELOW_MAX, "at most 254 machines below one router");
-        for (i, host) in hosts.iter().enumerate() {
+    fn populate(&mut self, router: NodeId, rack: usize, arms: &[Arm]) {
+        assert!(arms.len() <= BELOW_MAX, "at most 254 machines below one router");
+        for (i, arm) in arms.iter().enumerate() {
             let addr = address(rack, i + 1);
             let [_, a, b, c] = addr.octets();
             let mac = [2, 0, 0, a, b, c];
             let (seed, now) = (self.rng.next_u64(), self.network.now());
-            let machine = Box::new(host.host(mac, addr, seed, now));
+            let machine = Box::new(arm.host.host(mac, addr, seed, now));
             let node = self.network.add(&addr.to_string(), mac, machine, None);
-            self.join(node, router, link);
+            self.join_by(node, router, [arm.up.clone(), arm.down.clone()]);
             self.network.add_route(router, addr, 32, node);
             self.members.push(Member { node, addr, router });
         }

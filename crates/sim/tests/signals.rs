@@ -407,7 +407,8 @@ fn check_samples(report: &KeptReport, expected: &Expected, model: &Model, done: 
 fn run(link: &LinkConfig, bytes: u64, change: impl FnOnce(&mut Setting)) -> (Compared, Report) {
     let mut setting = Setting::pair(3, link, Profile::Bulk(bytes), 1);
     let mind = Mind::Gives(Arc::new(all_signals()));
-    setting.machines[SENDER].agent = Some(AgentSetting { staleness: Duration::ZERO, mind });
+    setting.machines[SENDER].agent =
+        Some(AgentSetting { keeps_datagrams: false, staleness: Duration::ZERO, mind });
     change(&mut setting);
     let mut run = Run::new(setting);
     let buffer = Buffer::default();

@@ -3,7 +3,7 @@
 use crate::Where;
 use crate::ask::report;
 use crate::table::{align, print_report, rows_of};
-use crate::{cc_check, cc_kernel};
+use crate::{cc_check, cc_kernel, cc_record, cc_try};
 use anyhow::bail;
 use clap::{Args, Subcommand};
 use control::{CongestionAsk, CongestionName, FlowEnds, FlowSelector, Prefix, Report};
@@ -13,7 +13,8 @@ pub const HELP: &str = "Examples:\n  \
 towpath cc list                                        names, rules, agents\n  \
 towpath cc set --app iperf3 bbr                        new flows of iperf3\n  \
 towpath cc set --to 10.1.0.0/16 --live dctcp           all flows to these hosts, live ones too\n  \
-towpath cc show 10.9.0.2:4000-10.9.0.1:80              what decides about one flow\n\n\
+towpath cc show 10.9.0.2:4000-10.9.0.1:80              what decides about one flow\n  \
+towpath cc try copa --against cubic                    two algorithms over a simulated link\n\n\
 A socket's own choice (TCP_CONGESTION) comes first, then the rules in their order, then --congestion.";
 
 const SET_HELP: &str = "Examples:\n  \
@@ -66,6 +67,15 @@ enum What {
     /// Compile programs, and say what they cost, what they use, and what can stop a run
     #[command(after_help = cc_check::HELP)]
     Check(cc_check::Check),
+    /// Try an algorithm over a simulated link, and show window, rate, round trips, queue and throughput of each flow
+    #[command(after_help = cc_try::HELP)]
+    Try(Box<cc_try::Try>),
+    /// Record what a live service and its agents say to each other
+    #[command(after_help = cc_record::RECORD_HELP)]
+    Record(cc_record::Record),
+    /// Give an algorithm the reports of a recording, and compare its decisions
+    #[command(after_help = cc_record::REPLAY_HELP)]
+    Replay(cc_record::Replay),
     /// Programs and agents for the kernel's own TCP
     #[command(after_help = cc_kernel::HELP)]
     Kernel(cc_kernel::Kernel),
@@ -116,6 +126,9 @@ impl Cc {
     pub fn execute(self) -> anyhow::Result<()> {
         let (place, ask, json): (_, _, _) = match self.what {
             What::Check(check) => return check.execute(),
+            What::Try(trial) => return trial.execute(),
+            What::Record(record) => return record.execute(),
+            What::Replay(replay) => return replay.execute(),
             What::Kernel(kernel) => return kernel.execute(),
             What::List { place, json } => (place, CongestionAsk::List, json),
             What::Show { place, flow, json } => (place, CongestionAsk::Show(flow), json),

@@ -6,6 +6,8 @@ mod ask;
 mod cc;
 mod cc_check;
 mod cc_kernel;
+mod cc_record;
+mod cc_try;
 mod channels;
 mod cycles;
 mod explain;

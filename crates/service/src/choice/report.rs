@@ -55,6 +55,15 @@ impl Registry {
         match ask {
             CongestionAsk::List => answer_of(serde_json::to_vec(&self.list())),
             CongestionAsk::Show(ends) => self.show_flow(*ends, viewer),
+            CongestionAsk::Transcript { from } => {
+                let now = self.tcp.now();
+                match &mut self.agents {
+                    Some(agents) => answer_of(serde_json::to_vec(&agents.take_transcript(now, *from))),
+                    None => {
+                        Answer::refused(Errno::NOENT, "it has no socket for agents: `towpath up --cc-socket`")
+                    }
+                }
+            }
             CongestionAsk::Set { which, name, is_live } => {
                 match self.set_congestion(which, *name, *is_live) {
                     Ok(done) => answer_of(serde_json::to_vec(&done)),

@@ -251,7 +251,7 @@ fn programs(seed: u64, _: &Options) -> Setting {
     let mut setting = super::random(seed, Kind::Towpath);
     for (i, machine) in setting.machines.iter_mut().enumerate() {
         let staleness = Duration::from_us((seed + i as u64) % 5 * 20);
-        machine.agent = Some(AgentSetting { staleness, mind: Mind::Random });
+        machine.agent = Some(AgentSetting { keeps_datagrams: false, staleness, mind: Mind::Random });
     }
     // The least rate that a program can ask for is a segment for each second.
     setting.patience = Duration::from_secs(6 * 3600);

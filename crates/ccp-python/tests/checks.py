@@ -1,0 +1,217 @@
+"""What the module promises, checked in one interpreter. Run by python.rs, which says where the module is."""
+
+import json
+import os
+import sys
+import unittest
+
+import towpath_cc as cc
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+AIMD = os.path.join(HERE, "..", "examples", "aimd.py")
+LINK = "12mbit,20ms,1bdp"
+SUMS = """
+(def (Report (volatile acked 0) (volatile lost 0)) (interval_us 20000))
+(when true (:= Report.acked (+ Report.acked Ack.bytes_acked)) (:= Report.lost (+ Report.lost Ack.lost_pkts_sample)) (fallthrough))
+(when (> Micros interval_us) (report) (reset))
+"""
+
+
+class Fixed(cc.Algorithm):
+    """A window of 30 segments, set anew by a timer; `made` has all flows of all runs."""
+
+    programs = {"sums": SUMS}
+    made = []
+
+    def new_flow(self, datapath, info):
+        return FixedFlow(datapath, info)
+
+
+class FixedFlow:
+    def __init__(self, datapath, info):
+        self.datapath, self.info, self.reports, self.timers, self.is_closed = datapath, info, [], [], False
+        datapath.set_program("sums", Cwnd=30 * info.mss)
+        datapath.set_timer(500_000)
+        Fixed.made.append(self)
+
+    def on_report(self, report):
+        self.reports.append(report.values())
+        assert report["acked"] == report.acked == self.reports[-1]["acked"]
+        assert report.program == "sums"
+
+    def on_timer(self):
+        self.timers.append(self.datapath.now_us)
+        self.datapath.update(Cwnd=30.9 * self.info.mss, interval_us=20_000)
+        self.datapath.set_timer(500_000)
+
+    def close(self):
+        self.is_closed = True
+
+
+class Fails(cc.Algorithm):
+    """Its second flow makes a mistake at the third report."""
+
+    programs = {"sums": SUMS}
+    flows = 0
+
+    def new_flow(self, datapath, info):
+        datapath.set_program("sums", Cwnd=20 * info.mss)
+        self.flows += 1
+        return FailsFlow(datapath, self.flows == 2)
+
+
+class FailsFlow:
+    def __init__(self, datapath, is_bad):
+        self.datapath, self.is_bad, self.reports = datapath, is_bad, 0
+
+    def on_report(self, report):
+        self.reports += 1
+        if self.is_bad and self.reports == 3:
+            self.datapath.update(Cwnd=-1)
+
+
+class Shares(cc.Aggregate):
+    """One window for all flows of a source."""
+
+    name = "shares"
+    programs = {"sums": SUMS}
+    groups = []
+
+    def aggregate_by(self, info):
+        return info.source[0]
+
+    def create(self, key):
+        Shares.groups.append(Shared(key))
+        return Shares.groups[-1]
+
+
+class Shared:
+    def __init__(self, key):
+        self.key, self.members, self.reports = key, {}, 0
+
+    def create_subflow(self, datapath, info, weight):
+        assert weight == 1
+        datapath.set_program("sums")
+        self.members[info.flow] = datapath
+        for datapath in self.members.values():
+            datapath.update(Cwnd=30 * info.mss / len(self.members))
+
+    def on_report(self, flow, report):
+        assert flow in self.members
+        self.reports += 1
+
+    def close_subflow(self, flow):
+        del self.members[flow]
+
+
+class Checks(unittest.TestCase):
+    def test_handlers_are_called_with_reports_and_timers(self):
+        Fixed.made.clear()
+        outcome = cc.try_(Fixed, link=LINK, seconds=3)
+        self.assertEqual(outcome.failures, [])
+        (flow,) = Fixed.made
+        self.assertGreater(len(flow.reports), 60)
+        self.assertGreater(sum(report["acked"] for report in flow.reports), 2_000_000)
+        steps = [after - before for before, after in zip(flow.timers, flow.timers[1:])]
+        self.assertEqual(set(steps), {500_000})
+        self.assertEqual(flow.info.asked, "")
+        self.assertIn("mss 1448", repr(flow.info))
+        ((rate,),) = outcome.throughputs
+        self.assertGreater(rate, 10e6)
+
+    def test_a_mistake_costs_its_own_flow(self):
+        outcome = cc.try_(Fails, link=LINK, seconds=3, flows=3)
+        (failure,) = outcome.failures
+        for part in ["on_report", "0:", "Traceback", "Cwnd", "checks.py"]:
+            self.assertIn(part, failure)
+        self.assertIn("Reno", str(outcome))
+        self.assertEqual(len(outcome.throughputs[0]), 3)
+        self.assertTrue(all(rate > 0 for rate in outcome.throughputs[0]))
+
+    def test_an_aggregate_decides_about_its_flows_together(self):
+        Shares.groups.clear()
+        outcome = cc.try_(Shares, link=LINK, seconds=3, flows=3)
+        self.assertEqual(outcome.failures, [])
+        (group,) = Shares.groups
+        self.assertEqual(len(group.members), 3)
+        self.assertGreater(group.reports, 100)
+        self.assertGreater(outcome.jain[0], 0.9)
+
+    def test_what_is_asked_for_wrongly_is_an_exception(self):
+        bad = {"sums": "(def)\n(when true (:= Cwnd lost))"}
+        wrong = [
+            (lambda: cc.try_(object()), TypeError, "towpath_cc.Algorithm"),
+            (lambda: cc.try_("no such algorithm"), ValueError, "there is no algorithm"),
+            (lambda: cc.try_("cubic", link="48mbit"), ValueError, "RATE,RTT,QUEUE"),
+            (lambda: cc.try_("cubic", flows=0), ValueError, "0 flows"),
+            (lambda: cc.try_("cubic", seconds=float("nan")), ValueError, "seconds"),
+            (lambda: cc.try_(type("Bad", (cc.Algorithm,), {"programs": bad})), ValueError, "2:"),
+            (lambda: cc.try_(type("None_", (cc.Algorithm,), {})), TypeError, "programs"),
+            (lambda: cc.Env().step(), RuntimeError, "reset"),
+        ]
+        for call, kind, says in wrong:
+            with self.assertRaisesRegex(kind, says):
+                call()
+
+    def test_handlers_without_sense_cost_their_flows(self):
+        class Nothing(cc.Algorithm):
+            programs = {"sums": SUMS}
+
+            def new_flow(self, datapath, info):
+                return None
+
+        class Raises(Nothing):
+            def new_flow(self, datapath, info):
+                datapath.set_program("another")
+
+        for algorithm, says in [(Nothing, "returned None"), (Raises, "no program `another`")]:
+            (failure,) = cc.try_(algorithm, link=LINK, seconds=1).failures
+            self.assertIn(says, failure)
+
+    def test_an_interrupt_ends_the_trial(self):
+        class Stops(cc.Algorithm):
+            programs = {"sums": SUMS}
+
+            def new_flow(self, datapath, info):
+                raise KeyboardInterrupt
+
+        with self.assertRaises(KeyboardInterrupt):
+            cc.try_(Stops, link=LINK, seconds=1)
+
+    def test_the_example_shares_with_cubic_and_a_seed_is_one_page(self):
+        pages = [cc.try_(AIMD, against="cubic", link=LINK, seconds=5, seed=seed) for seed in (1, 1, 2)]
+        self.assertEqual(pages[0].html(), pages[1].html())
+        self.assertNotEqual(pages[0].json(), pages[2].json())
+        own, rival, both = pages[0].throughputs
+        self.assertGreater(own[0], 9e6)
+        self.assertGreater(min(both), 1e6)
+        races = json.loads(pages[0].json())["races"]
+        self.assertEqual([race["title"] for race in races], ["aimd alone", "cubic alone", "aimd against cubic"])
+
+    def test_an_environment_is_steered_step_by_step(self):
+        env = cc.Env(link=LINK, seconds=2, interval_us=20_000)
+
+        def episode(cwnd, seed):
+            seen, steps = env.reset(seed), []
+            while not seen["is_over"]:
+                steps.append(seen)
+                seen = env.step(cwnd=cwnd)
+            return steps
+
+        small, large = episode(5 * 1448, 1), episode(40 * 1448, 1)
+        self.assertEqual(small, episode(5 * 1448, 1))
+        self.assertGreater(len(small), 50)
+        acked = [sum(seen["acked"] for seen in steps) for steps in (small, large)]
+        self.assertGreater(acked[1], 2 * acked[0])
+        self.assertEqual(small[-1]["cwnd"], 5 * 1448)
+        self.assertGreater(large[-1]["rtt_us"], 20_000)
+
+    def test_names_are_told(self):
+        self.assertIn("ccp:cubic", cc.names())
+        self.assertIn("copa", cc.names())
+
+
+if __name__ == "__main__":
+    outcome = unittest.main(exit=False, verbosity=0).result
+    print(f"{outcome.testsRun} checks in Python {sys.version.split()[0]}")
+    sys.exit(not outcome.wasSuccessful())

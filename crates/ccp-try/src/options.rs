@@ -1,0 +1,88 @@
+//! A trial as a command line or a program of another language says it: plain values, of which [`Options::trial`] makes a [`Trial`].
+
+use crate::contestant::Contestant;
+use crate::path::Path;
+use crate::trial::Trial;
+use base::Duration;
+use link::Trace;
+use serde::{Deserialize, Serialize};
+
+/// The longest run, seconds.
+const SECONDS_MAX: f64 = 3600.0;
+/// The longest way to an agent and back, microseconds.
+const STALENESS_US_MAX: u64 = 10_000_000;
+
+/// The circumstances of a trial.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Options {
+    /// The bottleneck, as [`Path`] reads it.
+    pub link: String,
+    /// Name and text of a trace that takes the place of the rate.
+    pub trace: Option<(String, String)>,
+    /// Flows of each contestant, from 1 to 1000.
+    pub flows: u32,
+    /// Length of a run in virtual seconds, at most an hour.
+    pub seconds: f64,
+    /// Microseconds from a report until the agent's answer is in force, at most ten seconds.
+    pub staleness_us: u64,
+    /// Seed of all random choices.
+    pub seed: u64,
+    /// Keep what flows and agents say to each other.
+    pub records: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            link: "48mbit,20ms,1bdp".to_owned(),
+            trace: None,
+            flows: 1,
+            seconds: 30.0,
+            staleness_us: 20,
+            seed: 1,
+            records: false,
+        }
+    }
+}
+
+impl Options {
+    /// A trial under these circumstances.
+    ///
+    /// # Errors
+    /// What is wrong with them, in words.
+    pub fn trial(&self, contestant: Contestant, rival: Option<Contestant>) -> Result<Trial, String> {
+        let (time, staleness) = self.times()?;
+        let (flows, seed) = (self.flows, self.seed);
+        let (path, keeps_datagrams) = (self.path()?, self.records);
+        Ok(Trial { contestant, rival, path, flows, time, staleness, seed, keeps_datagrams })
+    }
+
+    /// The length of a run, and the time from a report until the answer is in force; all plain numbers are checked.
+    ///
+    /// # Errors
+    /// What is wrong with them, in words.
+    pub fn times(&self) -> Result<(Duration, Duration), String> {
+        if !(1..=Trial::FLOWS_MAX).contains(&self.flows) {
+            return Err(format!("{} flows: give from 1 to {}", self.flows, Trial::FLOWS_MAX));
+        }
+        if !(self.seconds > 0.0 && self.seconds <= SECONDS_MAX) {
+            return Err(format!("{} seconds: give more than 0, at most {SECONDS_MAX}", self.seconds));
+        }
+        if self.staleness_us > STALENESS_US_MAX {
+            return Err(format!("agents {} us away: at most {STALENESS_US_MAX}", self.staleness_us));
+        }
+        Ok((Duration::from_ns((self.seconds * 1e9) as u64), Duration::from_us(self.staleness_us)))
+    }
+
+    /// The bottleneck that these options describe.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub fn path(&self) -> Result<Path, String> {
+        let path: Path = self.link.parse().map_err(|why: crate::BadPath| why.to_string())?;
+        let Some((name, text)) = &self.trace else { return Ok(path) };
+        let trace = Trace::parse(name, text).map_err(|why| format!("{name}: {why}"))?;
+        Ok(path.following(trace))
+    }
+}

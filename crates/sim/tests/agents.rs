@@ -1,0 +1,124 @@
+//! Agents of crate `ccp-agent` over simulated hosts: their handlers run in virtual time, and a mistake of one flow is that flow's alone.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use base::{Duration, Instant};
+use ccp_agent::{Agent, Algorithm, Datapath, Failure, Flow, FlowInfo, Outcome, Report, What};
+use congestion::Algorithm as BuiltIn;
+use link::LinkConfig;
+use sim::load::{Connections, Job, Load};
+use sim::topology::{Fabric, HostSetting, PORT};
+use sim::{AgentMaker, AgentSetting, Mind};
+use std::sync::{Arc, Mutex};
+
+const BEGIN: Instant = Instant::from_ns(1_000_000_000);
+const STALENESS: Duration = Duration::from_ms(4);
+
+/// When each handler was called (the datapath's time of the last acknowledgement, the agent's time), microseconds.
+type Calls = Arc<Mutex<Vec<(u64, u64)>>>;
+
+/// A window that counts up with each report, once a round trip, and tells of each.
+struct Counts {
+    calls: Calls,
+    /// The port of the first flow, whose second report is a mistake.
+    has_failed: bool,
+}
+
+struct CountsFlow {
+    datapath: Datapath,
+    calls: Calls,
+    cwnd: u64,
+    reports: u64,
+    is_bad: bool,
+}
+
+impl Algorithm for Counts {
+    fn name(&self) -> &str {
+        "counts"
+    }
+
+    fn programs(&self) -> Vec<(String, String)> {
+        let text = "(def (Report (now 0)))
+            (when true (:= Report.now Ack.now) (fallthrough))
+            (when (> Micros Flow.rtt_sample_us) (report) (reset))";
+        vec![("tells".to_owned(), text.to_owned())]
+    }
+
+    fn new_flow(&mut self, datapath: Datapath, info: &FlowInfo) -> Result<Box<dyn Flow>, Failure> {
+        datapath.set_program("tells", &[("Cwnd", 20 * info.mss)])?;
+        let is_bad = !std::mem::replace(&mut self.has_failed, true);
+        let calls = Arc::clone(&self.calls);
+        Ok(Box::new(CountsFlow { datapath, calls, cwnd: 20 * info.mss, reports: 0, is_bad }))
+    }
+}
+
+impl Flow for CountsFlow {
+    fn on_report(&mut self, report: &Report) -> Outcome {
+        self.calls.lock().unwrap().push((report.get("now")?, self.datapath.now().as_us()));
+        self.reports += 1;
+        if self.is_bad && self.reports == 2 {
+            panic!("the second report");
+        }
+        self.cwnd += 1;
+        self.datapath.update(&[("Cwnd", self.cwnd)])?;
+        Ok(())
+    }
+}
+
+/// Three flows over 10 Mbit/s and a round trip of 20 ms, for two seconds. Their windows at the end, and the calls of their handlers.
+fn run() -> (Vec<u32>, Vec<(u64, u64)>, Vec<ccp_agent::Event>) {
+    let calls = Calls::default();
+    let log = Arc::clone(&calls);
+    let maker = AgentMaker::new(move || {
+        let mut agent = Agent::new();
+        agent.add(Counts { calls: Arc::clone(&log), has_failed: false }).unwrap();
+        agent
+    });
+    let receiver = HostSetting::new(BuiltIn::Cubic);
+    let setting = AgentSetting { keeps_datagrams: false, staleness: STALENESS, mind: Mind::Agent(maker) };
+    let sender = HostSetting { agent: Some(setting), ..receiver.clone() };
+    let link = LinkConfig::rated(10_000_000, Duration::from_ms(5));
+    let mut fabric = Fabric::star(&[receiver, sender], &link, 1, BEGIN);
+    let (to, from) = (fabric.members[0], fabric.members[1]);
+    let network = &mut fabric.network;
+    network.load(to.node, Load::new(Connections::Fresh).serving(PORT, 16));
+    let mut jobs: Vec<Job> = (0..3).map(|_| Job::new(BEGIN, to.socket(), u64::MAX)).collect();
+    network.tally.enter(&mut jobs);
+    network.load(from.node, Load::new(Connections::Fresh).sending(jobs));
+    network.run_until(BEGIN.plus(Duration::from_secs(2)));
+    let windows = (0..3).map(|number| network.sight(from.node, number).unwrap().cwnd).collect();
+    let agent = network.machine(from.node).unwrap().host().unwrap().agent().unwrap();
+    let events = std::iter::from_fn(|| agent.poll_event()).collect();
+    let calls = std::mem::take(&mut *calls.lock().unwrap());
+    (windows, calls, events)
+}
+
+#[test]
+fn reports_reach_handlers_after_half_of_the_staleness_and_answers_are_in_force() {
+    let (windows, calls, _) = run();
+    assert!(calls.len() > 30, "{} reports", calls.len());
+    for (told, heard) in &calls {
+        // The datapath counts microseconds from its own beginning, which is that of the run.
+        let late = heard - told;
+        assert!((2000..2100).contains(&(late % 1_000_000)), "told at {told}, heard at {heard} us");
+    }
+    for window in &windows[1..] {
+        assert!((20 * 1448..20 * 1448 + 200).contains(window) && *window > 20 * 1448, "{windows:?}");
+    }
+}
+
+#[test]
+fn a_handler_that_panics_costs_its_own_flow() {
+    let (_, _, events) = run();
+    let failed: Vec<_> = events.iter().filter(|e| matches!(e.what, What::Failed { .. })).collect();
+    let [only] = failed[..] else { panic!("{failed:?}") };
+    assert!(only.to_string().contains("the second report"), "{only}");
+    let reported =
+        |event: &&ccp_agent::Event| matches!(&event.what, What::Program { name } if name == "fallback");
+    assert_eq!(events.iter().filter(reported).map(|event| event.flow).collect::<Vec<_>>(), [only.flow]);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_calls() {
+    assert_eq!(run(), run());
+}
