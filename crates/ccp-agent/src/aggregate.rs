@@ -1,17 +1,16 @@
 //! Aggregates (CCP paper, section 6.3): flows that are decided about together. An aggregate is an [`Algorithm`] like any other to the agent.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::algorithm::{Algorithm, Failure, Flow, FlowInfo, FlowKey, Outcome};
 use crate::datapath::Datapath;
 use crate::report::Report;
 
 /// An algorithm for groups of flows.
-pub trait Aggregate {
+pub trait Aggregate: Send {
     /// What flows of one group have in common: a source address, a peer, a network.
-    type Key: Ord + Clone;
+    type Key: Ord + Clone + Send;
     /// The state of one group.
     type Group: Group;
 
@@ -34,7 +33,7 @@ pub trait Aggregate {
 }
 
 /// The state of one group of flows, and what it decides.
-pub trait Group {
+pub trait Group: Send {
     /// A flow joins the group with this weight.
     ///
     /// # Errors
@@ -59,12 +58,17 @@ pub trait Group {
     fn close_subflow(&mut self, flow: FlowKey);
 }
 
-type Groups<A> = Rc<RefCell<BTreeMap<<A as Aggregate>::Key, Membership<<A as Aggregate>::Group>>>>;
+type Groups<A> = Arc<Mutex<BTreeMap<<A as Aggregate>::Key, Membership<<A as Aggregate>::Group>>>>;
 
 /// A group, and how many flows it has.
 struct Membership<G> {
-    group: Rc<RefCell<G>>,
+    group: Arc<Mutex<G>>,
     members: usize,
+}
+
+/// A panic in a handler ends one flow; the state that it left is the group's.
+fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Makes an algorithm of an aggregate. A group lives as long as it has flows.
@@ -76,7 +80,7 @@ pub struct Aggregated<A: Aggregate> {
 impl<A: Aggregate> Aggregated<A> {
     /// The aggregate without flows.
     pub fn new(aggregate: A) -> Self {
-        Self { aggregate, groups: Rc::default() }
+        Self { aggregate, groups: Arc::default() }
     }
 }
 
@@ -96,15 +100,15 @@ where
 
     fn new_flow(&mut self, datapath: Datapath, info: &FlowInfo) -> Result<Box<dyn Flow>, Failure> {
         let key = self.aggregate.aggregate_by(info);
-        let known = self.groups.borrow().get(&key).map(|known| Rc::clone(&known.group));
-        let group = known.unwrap_or_else(|| Rc::new(RefCell::new(self.aggregate.create(&key))));
+        let known = locked(&self.groups).get(&key).map(|known| Arc::clone(&known.group));
+        let group = known.unwrap_or_else(|| Arc::new(Mutex::new(self.aggregate.create(&key))));
         let weight = self.aggregate.weight(info);
-        group.borrow_mut().create_subflow(datapath, info, weight)?;
-        let mut groups = self.groups.borrow_mut();
-        let membership = Membership { group: Rc::clone(&group), members: 0 };
+        locked(&group).create_subflow(datapath, info, weight)?;
+        let mut groups = locked(&self.groups);
+        let membership = Membership { group: Arc::clone(&group), members: 0 };
         groups.entry(key.clone()).or_insert(membership).members += 1;
         drop(groups);
-        Ok(Box::new(Subflow::<A> { key, flow: info.flow, group, groups: Rc::clone(&self.groups) }))
+        Ok(Box::new(Subflow::<A> { key, flow: info.flow, group, groups: Arc::clone(&self.groups) }))
     }
 }
 
@@ -112,21 +116,21 @@ where
 struct Subflow<A: Aggregate> {
     key: A::Key,
     flow: FlowKey,
-    group: Rc<RefCell<A::Group>>,
+    group: Arc<Mutex<A::Group>>,
     groups: Groups<A>,
 }
 
 impl<A: Aggregate> Flow for Subflow<A> {
     fn on_report(&mut self, report: &Report) -> Outcome {
-        self.group.borrow_mut().on_report(self.flow, report)
+        locked(&self.group).on_report(self.flow, report)
     }
 
     fn on_timer(&mut self) -> Outcome {
-        self.group.borrow_mut().on_timer(self.flow)
+        locked(&self.group).on_timer(self.flow)
     }
 
     fn close(&mut self) {
-        let mut groups = self.groups.borrow_mut();
+        let mut groups = locked(&self.groups);
         let is_last = groups.get_mut(&self.key).is_some_and(|membership| {
             membership.members -= 1;
             membership.members == 0
@@ -135,7 +139,7 @@ impl<A: Aggregate> Flow for Subflow<A> {
             groups.remove(&self.key);
         }
         drop(groups);
-        self.group.borrow_mut().close_subflow(self.flow);
+        locked(&self.group).close_subflow(self.flow);
     }
 }
 

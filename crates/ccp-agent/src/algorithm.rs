@@ -45,7 +45,7 @@ pub struct FlowInfo {
 }
 
 /// An algorithm: its programs, and what it does with a new flow.
-pub trait Algorithm {
+pub trait Algorithm: Send {
     /// The name by which flows choose it: at most 63 bytes, 15 if `TCP_CONGESTION` is to name it.
     fn name(&self) -> &str;
 
@@ -60,7 +60,7 @@ pub trait Algorithm {
 }
 
 /// One flow of an algorithm.
-pub trait Flow {
+pub trait Flow: Send {
     /// The flow's program has reported.
     ///
     /// # Errors

@@ -178,8 +178,8 @@ pub struct Ported<A>(pub A);
 
 impl<A> Algorithm for Ported<A>
 where
-    A: CongAlg<ipc::Any>,
-    A::Flow: 'static,
+    A: CongAlg<ipc::Any> + Send,
+    A::Flow: Send + 'static,
 {
     fn name(&self) -> &str {
         A::name()
@@ -218,7 +218,7 @@ struct PortedFlow<F> {
     flow: F,
 }
 
-impl<F: Flow> algorithm::Flow for PortedFlow<F> {
+impl<F: Flow + Send> algorithm::Flow for PortedFlow<F> {
     fn on_report(&mut self, report: &crate::Report) -> Outcome {
         let ported = Report { program_uid: report.program.number, inner: report.clone() };
         self.flow.on_report(self.sock_id, ported);
@@ -237,8 +237,8 @@ impl<F: Flow> algorithm::Flow for PortedFlow<F> {
 /// If a program has mistakes, or the socket cannot be bound or read.
 pub fn run<A>(algorithm: A, path: &Path) -> io::Result<()>
 where
-    A: CongAlg<ipc::Any> + 'static,
-    A::Flow: 'static,
+    A: CongAlg<ipc::Any> + Send + 'static,
+    A::Flow: Send + 'static,
 {
     let mut agent = Agent::new();
     agent.add(Ported(algorithm)).map_err(io::Error::other)?;
