@@ -62,7 +62,7 @@ fn a_handler_that_panics_costs_its_flow_only() {
 
 #[test]
 fn a_handle_of_a_failed_flow_changes_nothing() {
-    struct Keeps(std::rc::Rc<std::cell::RefCell<Option<Datapath>>>);
+    struct Keeps(std::sync::Arc<std::sync::Mutex<Option<Datapath>>>);
     impl Algorithm for Keeps {
         fn name(&self) -> &str {
             "keeps"
@@ -71,16 +71,16 @@ fn a_handle_of_a_failed_flow_changes_nothing() {
             Vec::new()
         }
         fn new_flow(&mut self, datapath: Datapath, _: &FlowInfo) -> Result<Box<dyn Flow>, Failure> {
-            *self.0.borrow_mut() = Some(datapath);
+            *self.0.lock().unwrap() = Some(datapath);
             Err("cannot serve it".into())
         }
     }
-    let kept = std::rc::Rc::default();
-    let mut bench = Bench::with(Keeps(std::rc::Rc::clone(&kept)));
+    let kept = std::sync::Arc::default();
+    let mut bench = Bench::with(Keeps(std::sync::Arc::clone(&kept)));
     bench.open(1, "");
     assert_eq!(failed(&mut bench), [("new_flow", "cannot serve it".to_owned())]);
     assert!(matches!(bench.commands().as_slice(), [Command::Program { number: FALLBACK, .. }]));
-    let datapath = kept.borrow_mut().take().expect("a handle");
+    let datapath = kept.lock().unwrap().take().expect("a handle");
     let over = Err(ccp_agent::Error::FlowIsOver);
     assert_eq!(datapath.update(&[("Cwnd", 5)]), over);
     assert_eq!(datapath.set_timer(ccp_agent::Duration::from_ms(1)), over);
