@@ -25,6 +25,8 @@ pub struct Config {
     pub window_scaling: bool,
     /// Offer and accept explicit congestion notification (RFC 3168).
     pub ecn: bool,
+    /// Where ECN is offered or accepted, offer and accept accurate ECN (RFC 9768), too.
+    pub accurate_ecn: bool,
     /// Hop limit of our segments, IPv4's TTL: "The TTL value used to send TCP segments MUST be configurable" (RFC 9293 section
     /// 3.9.2); 64 as Linux.
     pub hop_limit: u8,
@@ -69,6 +71,7 @@ impl Default for Config {
             ecn: false,
             hop_limit: 64,
             delayed_ack: Duration::from_ms(40),
+            accurate_ecn: false,
             receive_buffer_initial: 64 << 10,
             receive_buffer_max: base::limits::RING_MAX_DEFAULT,
             send_buffer_initial: 0,

@@ -64,6 +64,17 @@ struct Gathered {
     is_any: bool,
 }
 
+/// What an acknowledgement says of congestion marks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Echo {
+    /// Nothing.
+    None,
+    /// All that it acknowledges counts as marked (ECE).
+    All,
+    /// The peer has counted marked packets of so many bytes that were not told before (accurate ECN).
+    Bytes(u32),
+}
+
 /// Counts segments in bytes: the last one counted may have room for bytes of the next count.
 #[derive(Clone, Copy, Debug, Default)]
 struct Segments {
@@ -200,7 +211,7 @@ impl FlowProgram {
     /// the first time in this window of data, and the next new segment is to carry CWR (RFC 3168 section 6.1.2): what is decided about
     /// the window is the program's business.
     #[inline]
-    pub fn on_ack(&mut self, una: SeqNumber, acked: u64, snd_max: SeqNumber, is_marked: bool) -> bool {
+    pub fn on_ack(&mut self, una: SeqNumber, acked: u64, snd_max: SeqNumber, echo: Echo) -> bool {
         let bytes = acked.wrapping_sub(self.acked[0]);
         self.acked[0] = acked;
         self.gathered.is_any = true;
@@ -208,12 +219,16 @@ impl FlowProgram {
             // All that was acknowledged was sent once.
             self.gathered.newest = Some(self.gathered.newest.map_or(una, |newest| newest.later_of(una)));
         }
-        is_marked && self.echo(una, bytes, snd_max)
+        match echo {
+            Echo::None => false,
+            Echo::All => self.echo(una, bytes, snd_max),
+            Echo::Bytes(marked) => self.echo(una, u64::from(marked), snd_max),
+        }
     }
 
     #[cold]
-    fn echo(&mut self, una: SeqNumber, bytes: u64, snd_max: SeqNumber) -> bool {
-        self.gathered.marked += bytes;
+    fn echo(&mut self, una: SeqNumber, marked: u64, snd_max: SeqNumber) -> bool {
+        self.gathered.marked += marked;
         let is_new = self.echo_end.is_none_or(|end| end.is_at_or_before(una));
         if is_new {
             self.echo_end = Some(snd_max);

@@ -146,6 +146,8 @@ struct Model {
     misordered: u64,
     marked: u64,
     newest: Option<usize>,
+    /// With accurate ECN: the peer's last count, modulo 8. Each acknowledgement here is of less than 8 packets.
+    count: Option<u8>,
 }
 
 /// What is expected of a run.
@@ -229,8 +231,13 @@ impl Model {
             let bytes = ack - self.una;
             self.delivered += self.deliver(self.una, ack);
             self.acked += bytes;
-            if segment.flags.contains(TcpFlags::ECE) {
-                self.marked += bytes;
+            let ace = segment.flags.ace();
+            match &mut self.count {
+                Some(count) => {
+                    self.marked += u64::from(ace.wrapping_sub(std::mem::replace(count, ace)) % 8) * MSS;
+                }
+                None if segment.flags.contains(TcpFlags::ECE) => self.marked += bytes,
+                None => {}
             }
             self.una = ack;
         }
@@ -325,7 +332,9 @@ fn by_instant(reports: &[KeptReport]) -> Vec<KeptReport> {
 
 /// Holds each report against the model.
 fn compare(reports: &[KeptReport], segments: &[Segment], written: u64) -> Compared {
-    let (mut model, mut done) = (Model::default(), Compared::default());
+    let is_accurate = segments.iter().any(|s| s.flags.contains(TcpFlags::SYN) && s.flags.ace() == 7);
+    let count = is_accurate.then_some(5);
+    let (mut model, mut done) = (Model { count, ..Model::default() }, Compared::default());
     let (mut packets, mut bytes_of) = ([0u64; 3], [0u64; 3]);
     let mut next = 0;
     for report in &by_instant(reports) {
@@ -491,4 +500,17 @@ fn signals_with_marks() {
         }
     });
     assert!(report.marked > 100 && done.marked > 100 * MSS, "{done:?}, {} marked", report.marked);
+}
+
+/// RFC 9768: the counts of the peer say exactly how many packets were marked, whatever algorithm it runs.
+#[test]
+fn signals_with_counted_marks() {
+    let link = LinkConfig { ecn_threshold: Some(Amount::Packets(30)), ..plain() };
+    let (done, report) = run(&link, 2_000_000, |setting| {
+        for machine in &mut setting.machines {
+            (machine.shared.ecn, machine.shared.accurate_ecn) = (true, true);
+        }
+    });
+    assert!(report.marked > 100, "{done:?}, {} marked", report.marked);
+    assert_eq!(done.marked, report.marked * MSS, "nothing was lost, so each mark was counted");
 }
