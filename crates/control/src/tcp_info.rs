@@ -147,11 +147,14 @@ fields! {
     242 total_rto_recoveries: u16,
     /// Time spent in those recoveries, the present one included, ms.
     244 total_rto_time: u32,
+    /// Segments received with a congestion mark (CE), where the ends use accurate ECN (RFC 9768).
+    248 received_ce: u32,
 }
 
 impl TcpInfo {
-    /// Length of the struct in bytes, as of Linux 6.7. Headers of older kernels have only its beginning.
-    pub const LEN: usize = 248;
+    /// Length of the struct in bytes, as of Linux 6.18. Headers of older kernels have only its beginning. What follows `received_ce` there are
+    /// counters of the option of accurate ECN, which is not used here: 0.
+    pub const LEN: usize = 280;
 
     /// The values of a socket without a connection, as Linux gives them: initial values; nothing is measured.
     #[must_use]

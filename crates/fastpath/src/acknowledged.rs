@@ -2,6 +2,7 @@
 
 use crate::lend::give_back;
 use crate::rack::{News, THRESHOLD};
+use crate::repair::note_reduced;
 use crate::setup::{State, Work};
 use base::SeqNumber;
 use flow::{Episode, Event, FlowMut, Signals, event, state};
@@ -14,13 +15,24 @@ pub(crate) const ECHO_MS_MAX: u32 = 600_000;
 
 /// What the header of an acceptable segment says about our data.
 struct Heard {
-    /// The segment has ECE set and the flow uses ECN.
+    /// The flow uses ECN, and the segment says that some of its data was marked.
     echo: bool,
     is_advance: bool,
     /// The segment has SACK blocks and the flow uses SACK.
     has_reports: bool,
     /// RFC 5681 section 2's duplicate, if data is in flight: no data, nothing new acknowledged, the same window.
     is_bare: bool,
+}
+
+/// True when a flow that uses ECN hears of a mark, by a segment with these flags.
+fn is_echo(f: &FlowMut<'_>, flags: TcpFlags) -> bool {
+    if f.cold.accurate.is_agreed() { f.cold.accurate.owed() > 0 } else { flags.contains(TcpFlags::ECE) }
+}
+
+/// How many of `bytes` delivered were marked, if congestion is echoed.
+#[cold]
+fn marked_of(f: &mut FlowMut<'_>, bytes: u32) -> u32 {
+    if f.cold.accurate.is_agreed() { f.cold.accurate.pay(bytes) } else { bytes }
 }
 
 impl State {
@@ -31,7 +43,7 @@ impl State {
         let window = u32::from(h.window) << w.f.tx.snd_shift;
         let is_advance = w.f.tx.snd_una.is_before(h.ack);
         let heard = Heard {
-            echo: h.flags.contains(TcpFlags::ECE) && w.f.rx.has(state::ECN),
+            echo: w.f.rx.has(state::ECN) && is_echo(&w.f, h.flags),
             is_advance,
             has_reports: !p.options.sack.is_empty() && w.f.rx.has(state::SACK),
             is_bare: !is_advance && h.ack == w.f.tx.snd_una && sequence_len == 0 && window == w.f.tx.snd_wnd,
@@ -154,6 +166,9 @@ impl State {
         if f.rx.has(state::RECOVERY) {
             if f.cold.window.is_decided_outside() {
                 self.steer_outside(f, bytes, rtt, echo);
+            } else if echo {
+                // The window is being reduced for this window of data already.
+                f.cold.counters.marked_bytes += u64::from(marked_of(f, bytes));
             }
             return;
         }
@@ -191,14 +206,14 @@ impl State {
     fn ask(&self, f: &mut FlowMut<'_>, in_flight: u32, bytes: u32, rtt: Option<u32>, echo: bool) {
         let signals = Signals {
             acked_bytes: bytes,
-            marked_bytes: if echo { bytes } else { 0 },
+            marked_bytes: if echo { marked_of(f, bytes) } else { 0 },
             in_flight,
             rtt_us: rtt,
             ..f.signals(self.now)
         };
         let decision = f.steer(Event::Ack, &signals);
         if decision.is_echo_answered {
-            f.rx.set(state::SEND_CWR);
+            note_reduced(f);
             f.cold.recovery.may_undo = false;
         }
         f.cold.counters.marked_bytes += u64::from(signals.marked_bytes);

@@ -5,11 +5,12 @@
 //! ticks, one of the flow's lists (see `flow_lists`).
 
 use crate::flow_lists::FlowLists;
+use crate::repair::note_reduced;
 use crate::setup::{Home, Miss, State, TIMERS_MAX, Work};
 use base::limits::RING_MAX;
 use base::{Duration, Instant};
 use core::sync::atomic::Ordering::Acquire;
-use flow::{FlowId, FlowMut, Flows, Sending, rare, state};
+use flow::{Echo, FlowId, FlowMut, Flows, Sending, rare, state};
 use port::Port;
 
 /// Time without a run after which the program runs though nothing has come, so that its conditions about time come true: a smoothed round
@@ -33,12 +34,24 @@ impl State {
     #[inline(never)]
     pub(crate) fn tell_program(f: &mut FlowMut<'_>, echo: bool) {
         let (una, acked, max) = (f.tx.snd_una, f.tx.tx_una, f.tx.snd_max);
+        let echo = match (echo, f.cold.accurate.is_agreed()) {
+            (false, _) => Echo::None,
+            (true, false) => Echo::All,
+            (true, true) => Echo::Bytes(f.cold.accurate.pay(u32::MAX)),
+        };
         let Some(program) = &mut f.cold.program else { return };
         let before = program.marked();
-        if program.on_ack(una, acked, max, echo) {
-            f.rx.set(state::SEND_CWR);
-        }
+        let is_new = program.on_ack(una, acked, max, echo);
         f.cold.counters.marked_bytes += program.marked() - before;
+        if is_new {
+            note_reduced(f);
+        }
+    }
+
+    /// True when a flow with a program gets its turn after each segment, although more of the batch follow.
+    #[inline]
+    pub(crate) fn runs_now(&self, w: &Work<'_>) -> bool {
+        self.config.runs_each_ack && w.f.cold.window.is_programmed()
     }
 
     /// Runs the program of the flow, if something has happened since it ran last: in its turn, after all that has come and before anything

@@ -45,6 +45,7 @@ impl State {
             if is_for_us && p.header.flags.contains(TcpFlags::RST) {
                 self.take_reset(&mut w.f, p.header.seq);
             } else if is_for_us {
+                greet_again(&mut w.f, p);
                 // "TCP endpoints MUST send a 'challenge ACK' to the remote peer", whatever its number (RFC 5961 section 4.2).
                 Self::owe(&mut w.f, rare::CHALLENGE);
             } else {
@@ -91,6 +92,9 @@ impl State {
         let h = &p.header;
         let fin = h.flags.contains(TcpFlags::FIN);
         let len = p.payload.len() as u32;
+        if w.f.rx.has(state::ECN) {
+            take_counts(&mut w.f, p, frame);
+        }
         self.take_timestamp(&mut w.f, p);
         self.acknowledged(w, p, len + u32::from(fin));
         if len == 0 && !fin {
@@ -193,6 +197,9 @@ impl State {
     /// For DCTCP (RFC 8257 section 3.2) each acknowledgement says exactly whether the data it covers was marked: at every change of
     /// CE "send an immediate ACK" for the data before, with the old state, and then one for the data that brought the change.
     fn note_marks<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, ecn: Ecn, flags: TcpFlags, port: &mut P) {
+        if w.f.cold.accurate.is_agreed() {
+            return;
+        }
         let (was, is) = (w.f.rx.has(state::ECHO_CE), ecn == Ecn::Ce);
         if w.f.rx.has(state::EXACT_ECN) {
             if was != is {
@@ -238,6 +245,40 @@ impl State {
                 self.drop_ahead(w);
             }
         }
+    }
+}
+
+/// The peer has sent its SYN-ACK again, and no data: "The TCP Client MUST also use the handshake encoding for the pure ACK of any
+/// retransmitted SYN/ACK that confirms that the TCP Server supports AccECN" (RFC 9768 section 3.2.2.1).
+fn greet_again(f: &mut FlowMut<'_>, p: &TcpPacket) {
+    let is_repeated = p.header.flags.contains(TcpFlags::ACK) && p.header.seq.plus(1) == f.rx.rcv_nxt;
+    if is_repeated && f.rx.has(state::ECN) && f.cold.accurate.is_agreed() {
+        f.cold.accurate.greet_again(p.ip.ecn, true);
+    }
+}
+
+/// Takes in what an acceptable segment says by accurate ECN, if the flow uses it: the mark of the segment itself, and the peer's count.
+#[inline(never)]
+fn take_counts(f: &mut FlowMut<'_>, p: &TcpPacket, frame: Frame<'_>) {
+    if !f.cold.accurate.is_agreed() {
+        return;
+    }
+    let len = p.payload.len();
+    let packets = frame.merged.map_or(1, |gso| len.div_ceil(usize::from(gso.segment_size.max(1))).max(1));
+    let is_waiting = f.rx.rcv_nxt != f.rx.last_ack;
+    if f.cold.accurate.receive(p.ip.ecn == Ecn::Ce, packets as u32, len > 0, is_waiting) {
+        f.rx.set(state::ACK_NOW);
+    }
+    let is_advance = f.tx.snd_una.is_before(p.header.ack);
+    let times = p.options.timestamps.filter(|_| f.rx.has(state::TIMESTAMPS));
+    let is_later = times.is_some_and(|ts| SeqNumber(f.rx.ts_recent).is_before(SeqNumber(ts.value)));
+    // "it first checks whether it has already been superseded by another ACK in which case it ignores the ECN feedback" (section 3.2.2.2):
+    // as in Linux, what neither acknowledges anything nor has a later timestamp may have been overtaken.
+    if is_advance || is_later {
+        let acked = if is_advance { p.header.ack.since(f.tx.snd_una) } else { 0 };
+        let news = acked.saturating_sub(f.cold.recovery.held);
+        let mss = f.tx.mss.max(1);
+        f.cold.accurate.hear(p.header.flags.ace(), news.div_ceil(u32::from(mss)), mss);
     }
 }
 

@@ -25,18 +25,22 @@ fn segment_of(f: &FlowMut<'_>, range: Interval) -> Interval {
     Interval { left: range.left, right: range.left.plus(len) }
 }
 
+/// The window was reduced. "When an ECN-Capable TCP sender reduces its congestion window for any reason ..., the TCP sender sets the CWR
+/// flag in the TCP header of the first new data packet sent after the window reduction" (RFC 3168 section 6.1.2). With accurate ECN it
+/// "MUST NOT set CWR to indicate that" (RFC 9768 section 3.1.5).
+pub(crate) fn note_reduced(f: &mut FlowMut<'_>) {
+    if f.rx.has(state::ECN) && !f.cold.accurate.is_agreed() {
+        f.rx.set(state::SEND_CWR);
+    }
+}
+
 impl State {
     /// Tells congestion control of a loss: `event` is [`Event::Lost`] or [`Event::Timeout`].
-    ///
-    /// "When an ECN-Capable TCP sender reduces its congestion window for any reason ..., the TCP sender sets the CWR flag in the TCP
-    /// header of the first new data packet sent after the window reduction" (RFC 3168 section 6.1.2).
     pub(crate) fn reduce_for(&self, f: &mut FlowMut<'_>, event: Event<'_>) {
         let in_flight = if f.cold.window.decides_rate() { f.pipe() } else { flight(f) };
         let signals = Signals { in_flight, ..f.signals(self.now) };
         f.steer(event, &signals);
-        if f.rx.has(state::ECN) {
-            f.rx.set(state::SEND_CWR);
-        }
+        note_reduced(f);
     }
 
     /// Retransmits data that counts as lost: the first segment at once if `RESEND` is set, the rest as the window has room.

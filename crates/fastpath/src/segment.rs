@@ -60,6 +60,24 @@ fn place_payload(w: &Work<'_>, out: &Out, start: usize, buf: &mut PacketBuf) -> 
     rest.is_empty() || read_next(w, out.position + u64::from(out.in_ring), rest)
 }
 
+/// The ECN field of a segment of a flow that uses ECN. "ECT MUST NOT be set in retransmissions, window probes or pure ACKs" (RFC 3168
+/// section 6.1.5).
+fn codepoint(f: &FlowMut<'_>, out: &Out) -> Ecn {
+    let is_forbidden = f.cold.accurate.is_agreed() && !f.cold.accurate.may_mark();
+    if out.len > 0 && !out.is_again && !is_forbidden { Ecn::Ect0 } else { Ecn::NotEct }
+}
+
+/// The congestion flags of an acknowledgement while `state::ECHO_CE` is set.
+#[inline(never)]
+fn echo(f: &mut FlowMut<'_>, out: &Out) -> TcpFlags {
+    if !f.cold.accurate.is_agreed() {
+        return TcpFlags::ECE;
+    }
+    let has_blocks = f.rx.intervals > 0 || f.rx.has(state::REPORT_DUPLICATE);
+    let is_pure = out.len == 0 && !out.flags.contains(TcpFlags::FIN) && !has_blocks;
+    TcpFlags::NONE.with_ace(f.cold.accurate.tell(is_pure))
+}
+
 impl Out {
     /// A segment without payload.
     pub(crate) const fn bare(seq: SeqNumber, flags: TcpFlags) -> Self {
@@ -131,9 +149,7 @@ impl State {
             window: Self::window_field(f),
             urgent: self.urgent_pointer,
         };
-        // "ECT MUST NOT be set in retransmissions, window probes or pure ACKs" (RFC 3168 section 6.1.5).
-        let is_capable = f.rx.has(state::ECN) && out.len > 0 && !out.is_again;
-        let ecn = if is_capable { Ecn::Ect0 } else { Ecn::NotEct };
+        let ecn = if f.rx.has(state::ECN) { codepoint(f, out) } else { Ecn::NotEct };
         let few = state::TIMESTAMPS | state::V6 | state::REPORT_DUPLICATE;
         let is_common = f.rx.flags & few == state::TIMESTAMPS && f.rx.intervals == 0;
         if !is_common || out.len > u32::from(f.tx.mss) {
@@ -216,6 +232,7 @@ impl State {
         }
         if segments > 1 {
             let kind = if is_v4 { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
+            // With accurate ECN a super-frame has no CWR bit: see `fits_super_frame`.
             let ecn = header.flags.contains(TcpFlags::CWR);
             buf.meta.gso = Some(Gso { kind, segment_size: mss, header_len: start as u16, ecn });
         }
@@ -235,7 +252,7 @@ impl State {
     fn flags(&self, f: &mut FlowMut<'_>, out: &Out) -> TcpFlags {
         let mut flags = out.flags;
         if f.rx.has(state::ECHO_CE) {
-            flags = flags.with(TcpFlags::ECE);
+            flags = flags.with(echo(f, out));
         }
         if f.rx.has(state::SEND_CWR) && out.len > 0 && !out.is_again {
             // "... sets the CWR flag in the TCP header of the first new data packet sent after the window reduction"

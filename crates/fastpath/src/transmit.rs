@@ -7,8 +7,8 @@ use crate::segment::Out;
 use crate::setup::{EXPRESS, State, Work};
 use base::SeqNumber;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
-use flow::{FlowMut, PathProbe, class, event, state};
-use port::Port;
+use flow::{Cold, FlowMut, PathProbe, ReceiveLine, class, event, state};
+use port::{Capabilities, Port};
 use queue::stream::{Readable, readable};
 use queue::{Ring, Violation};
 use shm::application_flags;
@@ -33,6 +33,16 @@ impl Supply {
     fn end(&self, w: &Work<'_>) -> u32 {
         (w.f.tx.tx_una as u32).wrapping_add(w.f.tx.in_flight()).wrapping_add(self.total)
     }
+}
+
+/// True when the congestion flags of the next segment are right in a super-frame. A port that cuts it may be unable to set CWR in the
+/// first segment only; and as part of an ACE field (RFC 9768), which belongs to each segment, all ports that cut take that bit away.
+#[cold]
+fn fits_super_frame(rx: &ReceiveLine, cold: &Cold, capabilities: &Capabilities) -> bool {
+    if cold.accurate.is_agreed() {
+        return !TcpFlags::NONE.with_ace(cold.accurate.next_field()).contains(TcpFlags::CWR);
+    }
+    !rx.has(state::SEND_CWR) || capabilities.tso_ecn
 }
 
 impl State {
@@ -117,8 +127,8 @@ impl State {
         if len > mss {
             len = len.min(most.max(mss));
             let burst = if rx.has(state::V6) { self.burst_v6 } else { self.burst_v4 };
-            // A port that cuts super-frames may be unable to set CWR in the first segment only.
-            if burst <= mss || rx.has(state::SEND_CWR) && !self.capabilities.tso_ecn {
+            let is_told = rx.flags & (state::SEND_CWR | state::ECHO_CE) != 0;
+            if burst <= mss || is_told && !fits_super_frame(rx, w.f.cold, &self.capabilities) {
                 len = mss;
             } else {
                 let config = &self.config;

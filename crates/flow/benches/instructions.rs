@@ -4,7 +4,7 @@
 
 use base::SeqNumber;
 use ccp_vm::{Bounds, Builder, Changes, Primitive, Program};
-use flow::{FlowProgram, Sending, Situation, Start};
+use flow::{Echo, FlowProgram, Sending, Situation, Start};
 use std::hint::black_box;
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ fn sending(end: SeqNumber, now_us: u32, is_first: bool) -> Sending {
 /// One segment is acknowledged, the program decides, and one is sent.
 #[inline(never)]
 fn invocation(program: &mut FlowProgram, at: &Situation, snd_max: SeqNumber) -> Option<ccp_vm::Decision> {
-    let is_answered = program.on_ack(at.una, at.acked, snd_max, false);
+    let is_answered = program.on_ack(at.una, at.acked, snd_max, Echo::None);
     let is_due = program.is_due(at.lost);
     let decision = if is_due && !is_answered { program.run(at) } else { None };
     if program.announces() {
@@ -56,7 +56,7 @@ fn invocation(program: &mut FlowProgram, at: &Situation, snd_max: SeqNumber) -> 
 
 /// As `invocation`, but only the way from the signals to the decision is counted.
 fn told_before(program: &mut FlowProgram, at: &Situation, snd_max: SeqNumber) -> Option<ccp_vm::Decision> {
-    program.on_ack(at.una, at.acked, snd_max, false);
+    program.on_ack(at.una, at.acked, snd_max, Echo::None);
     let decision = invocation_alone(program, at);
     if program.announces() {
         program.report_taken();

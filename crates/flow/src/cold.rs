@@ -1,6 +1,6 @@
 //! The side record of a flow: round-trip times, congestion state, out-of-order intervals, counters.
 
-use crate::{Config, Delays, FlowProgram, Recovery, Timeouts};
+use crate::{AccurateEcn, Config, Delays, FlowProgram, Recovery, Timeouts};
 use base::{Duration, Instant, SeqNumber};
 use congestion::{RateLaw, Window};
 
@@ -150,10 +150,10 @@ pub struct Cold {
     pub ahead: [Interval; INTERVALS],
     /// Sequence number of a FIN that came before missing data.
     pub fin_at: SeqNumber,
+    /// Bound of the application's send buffer, as published in `Sending::buffer`, bytes; 0: no bound.
+    pub send_buffer: u32,
     /// When an unacceptable segment without data was last answered.
     pub challenge_at: Instant,
-    /// Errno to report if the flow times out: the last soft error (ICMP); 0: none. The slow path sets it.
-    pub soft_error: u16,
     /// When the flow was established.
     pub opened_at: Instant,
     /// Low half of the stream position from which on the application has held bytes back.
@@ -166,8 +166,10 @@ pub struct Cold {
     pub is_fin_alone: bool,
     /// Bits of `rare` not yet handed to the slow path, while `event::RARE` is set.
     pub rare_events: u8,
-    /// Bound of the application's send buffer, as published in `Sending::buffer`, bytes; 0: no bound.
-    pub send_buffer: u32,
+    /// Errno to report if the flow times out: the last soft error (ICMP); 0: none. The slow path sets it.
+    pub soft_error: u16,
+    /// Accurate ECN, of a flow whose ends have agreed on it.
+    pub accurate: AccurateEcn,
     /// Times during which sending was held up.
     pub delays: Delays,
     /// When the pacer allows the next segment.
@@ -187,7 +189,7 @@ pub struct Cold {
 }
 
 // Packets in order touch only the first three lines of these.
-const _: () = assert!(size_of::<Cold>() <= 1024 && size_of::<RateLaw>() <= 112 && size_of::<Window>() <= 48);
+const _: () = assert!(size_of::<Cold>() <= 1088 && size_of::<RateLaw>() <= 112 && size_of::<Window>() <= 48);
 
 impl Cold {
     /// The side record of a new flow.
@@ -245,6 +247,7 @@ impl Cold {
             delays: Delays::default(),
             path_probe: PathProbe::default(),
             timeouts: Timeouts::default(),
+            accurate: AccurateEcn::default(),
             program: None,
             counters: Counters::default(),
         }

@@ -25,6 +25,8 @@ pub struct Config {
     pub window_scaling: bool,
     /// Offer and accept explicit congestion notification (RFC 3168).
     pub ecn: bool,
+    /// Where ECN is offered or accepted, offer and accept accurate ECN (RFC 9768), too.
+    pub accurate_ecn: bool,
     /// Hop limit of our segments, IPv4's TTL: "The TTL value used to send TCP segments MUST be configurable" (RFC 9293 section
     /// 3.9.2); 64 as Linux.
     pub hop_limit: u8,
@@ -51,6 +53,8 @@ pub struct Config {
     pub burst_segments_min: u16,
     /// Time for which an empty ring stays with its flow before it goes back to the pool.
     pub ring_linger: Duration,
+    /// Run a flow's program, and send what it admits, after each acknowledgement instead of once for each batch.
+    pub runs_each_ack: bool,
     /// Settings of the congestion control laws that decide a rate, for new flows.
     pub rates: RateSettings,
 }
@@ -67,6 +71,7 @@ impl Default for Config {
             timestamps: true,
             window_scaling: true,
             ecn: false,
+            accurate_ecn: false,
             hop_limit: 64,
             delayed_ack: Duration::from_ms(40),
             receive_buffer_initial: 64 << 10,
@@ -79,6 +84,7 @@ impl Default for Config {
             tail_probes: true,
             burst_segments_min: 2,
             ring_linger: Duration::from_ms(10),
+            runs_each_ack: false,
             rates: RateSettings::default(),
         }
     }

@@ -35,7 +35,8 @@ pub mod state {
     pub const ACK_DUE: u32 = 1 << 14;
     /// An acknowledgement is to be sent at the end of this batch.
     pub const ACK_NOW: u32 = 1 << 15;
-    /// Acknowledgements carry ECE until the peer says (CWR) that it has reduced its window.
+    /// Acknowledgements carry ECE until the peer says (CWR) that it has reduced its window. With accurate ECN always set: each segment
+    /// carries the count of [`AccurateEcn`](crate::AccurateEcn).
     pub const ECHO_CE: u32 = 1 << 16;
     /// The next segment with new data carries CWR: we have reduced our window.
     pub const SEND_CWR: u32 = 1 << 17;

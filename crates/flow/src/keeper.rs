@@ -1,6 +1,8 @@
 //! The slow path's access to the records: the free ones, installing and removing flows.
 
-use crate::{Addresses, AppRegion, Cold, FlowGuard, FlowId, Flows, ReceiveLine, SendLine, state};
+use crate::{
+    AccurateEcn, Addresses, AppRegion, Cold, FlowGuard, FlowId, Flows, ReceiveLine, SendLine, state,
+};
 use base::limits::{RING_MAX, RING_MIN};
 use base::{Duration, Instant, SeqNumber};
 use congestion::{RateLaw, Window};
@@ -37,6 +39,8 @@ pub struct Install {
     pub shifts: (u8, u8),
     /// `state::{TIMESTAMPS, SACK, ECN}` as negotiated.
     pub features: u32,
+    /// Accurate ECN; agreed on only with `state::ECN`.
+    pub accurate: AccurateEcn,
     /// The peer's latest timestamp value.
     pub ts_recent: u32,
     /// Offset of our timestamps to the clock.
@@ -130,6 +134,10 @@ impl Keeper {
             }
             let initial = self.flows.config().receive_buffer_initial.clamp(RING_MIN, RING_MAX);
             parts.rx.window_log2 = initial.ilog2() as u8;
+            if parts.cold.accurate.is_agreed() {
+                // Each segment carries a count: none is of the common kind.
+                parts.rx.set(state::ECHO_CE);
+            }
             if algorithm.wants_exact_echo() {
                 parts.rx.set(state::EXACT_ECN);
             }
@@ -242,6 +250,7 @@ fn side(now: Instant, what: &Install, config: &crate::Config) -> Cold {
     let mut cold = Cold::new(what.window, now);
     (cold.ts_offset, cold.pace_rate) = (what.ts_offset, what.pace_rate);
     cold.window_end = what.rcv_nxt;
+    cold.accurate = what.accurate;
     if let Some(rtt) = what.rtt {
         let rtt_us = rtt.as_us().min(u64::from(u32::MAX)) as u32;
         cold.sample_rtt(rtt_us, config);
@@ -279,6 +288,7 @@ mod tests {
             mss: 1448,
             shifts: (7, 7),
             features: state::SACK | state::LEAVING,
+            accurate: AccurateEcn::default(),
             ts_recent: 0,
             ts_offset: 0,
             rtt: None,

@@ -10,6 +10,7 @@
 //! A record is changed only under its lock, which a core tries and never waits for: both paths hold it for a few hundred
 //! nanoseconds. Nothing here reads a clock, does I/O, or allocates after set-up.
 
+mod accurate_ecn;
 mod address;
 mod cell;
 mod cold;
@@ -30,6 +31,7 @@ mod sending;
 mod steering;
 mod table;
 
+pub use accurate_ecn::AccurateEcn;
 pub use address::Addresses;
 pub use cell::{FlowGuard, FlowMut, Flows, prefetch, prefetch_all, prefetch_frame};
 pub use cold::{Cold, Counters, INTERVALS, Interval, PathProbe, QUICK_SEGMENTS};
@@ -44,7 +46,7 @@ pub use message::{
     FrameReason, commands, exceptions,
 };
 pub use owner::{AppRegion, News, raise, ring, tell};
-pub use program::{FlowProgram, Situation, Start};
+pub use program::{Echo, FlowProgram, Situation, Start};
 pub use rate_sample::{Delivery, Sample, Sampler, Sending};
 pub use record::{ReceiveLine, ResetVerdict, SendLine, class};
 pub use recovery::{Episode, Kind, RUNS, Recovery, Run, Timeouts};

@@ -1,7 +1,7 @@
 //! `struct tcp_info` of Linux: names, offsets and sizes of its fields (`linux/tcp.h`).
 
 /// Length in bytes of a struct with all fields below.
-pub(crate) const LEN: usize = 248;
+pub(crate) const LEN: usize = 280;
 
 /// Each field: name behind `tcpi_`, offset in bytes, size in bytes.
 const FIELDS: &[(&str, usize, usize)] = &[
@@ -62,6 +62,15 @@ const FIELDS: &[(&str, usize, usize)] = &[
     ("total_rto", 240, 2),
     ("total_rto_recoveries", 242, 2),
     ("total_rto_time", 244, 4),
+    ("received_ce", 248, 4),
+    ("delivered_e1_bytes", 252, 4),
+    ("delivered_e0_bytes", 256, 4),
+    ("delivered_ce_bytes", 260, 4),
+    ("received_e1_bytes", 264, 4),
+    ("received_e0_bytes", 268, 4),
+    ("received_ce_bytes", 272, 4),
+    ("accecn_fail_mode", 276, 2),
+    ("accecn_opt_seen", 278, 2),
 ];
 
 /// Name and value of each field that lies completely in `bytes`.

@@ -72,6 +72,9 @@ pub struct Governed {
     pub chosen_by: String,
     /// The congestion control that decides now.
     pub in_force: String,
+    /// How congestion marks are fed back: none, classic, dctcp or accurate; nothing before the connection is established.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ecn: Option<&'static str>,
     /// Why that is not what was chosen, or does not work as it should.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,

@@ -105,7 +105,7 @@ pub fn random<const N: usize>() -> Result<[u8; N], ServiceError> {
 /// Makes the flow records for `config`.
 pub fn flows(config: &Config) -> Result<Arc<Flows>, ServiceError> {
     let none = config.port == PortKind::None;
-    let [sack, timestamps, window_scaling, ecn] = config.link.switches;
+    let [sack, timestamps, window_scaling, ecn, accurate_ecn] = config.link.switches;
     let (low, high) = (random()?, random()?);
     let flow_config = flow::Config {
         flows: if none { 64 } else { config.link.flows },
@@ -116,11 +116,13 @@ pub fn flows(config: &Config) -> Result<Arc<Flows>, ServiceError> {
         timestamps,
         window_scaling,
         ecn,
+        accurate_ecn,
         hop_limit: config.link.hop_limit,
         receive_buffer_initial: config.link.buffer_initial,
         receive_buffer_max: config.receive_max,
         send_buffer_initial: config.link.send_buffer,
         send_buffer_max: config.ring_max,
+        runs_each_ack: config.agents.as_ref().is_some_and(|agents| agents.every_ack),
         ..flow::Config::default()
     };
     Ok(Arc::new(Flows::new(flow_config, [u64::from_ne_bytes(low), u64::from_ne_bytes(high)])))

@@ -80,10 +80,11 @@ fn tcp_of(frame: &[u8], rx: RxChecksum) -> Option<TcpPacket> {
 fn follows(first: &TcpPacket, last: &TcpPacket, next: &TcpPacket) -> bool {
     let (a, b) = (&last.header, &next.header);
     let ends = TcpFlags::PSH.with(TcpFlags::FIN);
-    let plain = TcpFlags::ACK.with(ends);
-    a.flags == TcpFlags::ACK
-        && b.flags.contains(TcpFlags::ACK)
-        && plain.contains(b.flags)
+    // Congestion flags must be the same; CWR of RFC 3168 belongs to one segment alone, and counts of RFC 9768 with that bit go with it.
+    let counts = TcpFlags::ACK.with(TcpFlags::ECE).with(TcpFlags::AE);
+    a.flags.contains(TcpFlags::ACK)
+        && counts.contains(a.flags)
+        && b.flags.without(ends) == a.flags
         && next.tuple() == first.tuple()
         && b.seq == a.seq.plus(last.payload.len() as u32)
         && (b.ack, b.window) == (a.ack, a.window)

@@ -9,7 +9,7 @@ use link::{Amount, LinkConfig, Loss, Outage, PacketRange, Probability, Reorder};
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use sim::apps::Profile;
-use sim::scenario::{Report, Run, Setting};
+use sim::scenario::{Event, Report, Run, Setting};
 use sim::{AgentSetting, Capture, KeptReport, Mind, NodeId};
 use std::cell::RefCell;
 use std::io::Write;
@@ -146,6 +146,8 @@ struct Model {
     misordered: u64,
     marked: u64,
     newest: Option<usize>,
+    /// With accurate ECN: the peer's last count, modulo 8. Each acknowledgement here is of less than 8 packets.
+    count: Option<u8>,
 }
 
 /// What is expected of a run.
@@ -229,8 +231,13 @@ impl Model {
             let bytes = ack - self.una;
             self.delivered += self.deliver(self.una, ack);
             self.acked += bytes;
-            if segment.flags.contains(TcpFlags::ECE) {
-                self.marked += bytes;
+            let ace = segment.flags.ace();
+            match &mut self.count {
+                Some(count) => {
+                    self.marked += u64::from(ace.wrapping_sub(std::mem::replace(count, ace)) % 8) * MSS;
+                }
+                None if segment.flags.contains(TcpFlags::ECE) => self.marked += bytes,
+                None => {}
             }
             self.una = ack;
         }
@@ -325,7 +332,9 @@ fn by_instant(reports: &[KeptReport]) -> Vec<KeptReport> {
 
 /// Holds each report against the model.
 fn compare(reports: &[KeptReport], segments: &[Segment], written: u64) -> Compared {
-    let (mut model, mut done) = (Model::default(), Compared::default());
+    let is_accurate = segments.iter().any(|s| s.flags.contains(TcpFlags::SYN) && s.flags.ace() == 7);
+    let count = is_accurate.then_some(5);
+    let (mut model, mut done) = (Model { count, ..Model::default() }, Compared::default());
     let (mut packets, mut bytes_of) = ([0u64; 3], [0u64; 3]);
     let mut next = 0;
     for report in &by_instant(reports) {
@@ -405,6 +414,19 @@ fn check_samples(report: &KeptReport, expected: &Expected, model: &Model, done: 
 
 /// Runs one flow of `bytes` over `link`, and compares.
 fn run(link: &LinkConfig, bytes: u64, change: impl FnOnce(&mut Setting)) -> (Compared, Report) {
+    let (reports, segments, report) = record(link, bytes, change);
+    let data = segments.iter().filter(|s| s.is_sent && s.len > 0);
+    let isn = segments.iter().find(|s| s.is_sent).unwrap().seq;
+    let written = data.map(|s| s.seq.wrapping_sub(isn) - 1 + s.len).max().unwrap();
+    (compare(&reports, &segments, u64::from(written)), report)
+}
+
+/// Runs one flow of `bytes` over `link`: its program's reports, its segments, and how the run went.
+fn record(
+    link: &LinkConfig,
+    bytes: u64,
+    change: impl FnOnce(&mut Setting),
+) -> (Vec<KeptReport>, Vec<Segment>, Report) {
     let mut setting = Setting::pair(3, link, Profile::Bulk(bytes), 1);
     let mind = Mind::Gives(Arc::new(all_signals()));
     setting.machines[SENDER].agent =
@@ -419,10 +441,7 @@ fn run(link: &LinkConfig, bytes: u64, change: impl FnOnce(&mut Setting)) -> (Com
     run.take_capture().unwrap().finish().unwrap();
     let reports = run.network().machine(NodeId(SENDER)).unwrap().host().unwrap().take_reports();
     let segments = segments(&buffer.0.borrow());
-    let data = segments.iter().filter(|s| s.is_sent && s.len > 0);
-    let isn = segments.iter().find(|s| s.is_sent).unwrap().seq;
-    let written = data.map(|s| s.seq.wrapping_sub(isn) - 1 + s.len).max().unwrap();
-    (compare(&reports, &segments, u64::from(written)), report)
+    (reports, segments, report)
 }
 
 /// 20 Mbit/s, a round trip of 20 ms, and room for the whole window.
@@ -492,4 +511,66 @@ fn signals_with_marks() {
         }
     });
     assert!(report.marked > 100 && done.marked > 100 * MSS, "{done:?}, {} marked", report.marked);
+}
+
+/// RFC 9768: the counts of the peer say exactly how many packets were marked, whatever algorithm it runs.
+#[test]
+fn signals_with_counted_marks() {
+    let link = LinkConfig { ecn_threshold: Some(Amount::Packets(30)), ..plain() };
+    let (done, report) = run(&link, 2_000_000, |setting| {
+        for machine in &mut setting.machines {
+            (machine.shared.ecn, machine.shared.accurate_ecn) = (true, true);
+        }
+    });
+    assert!(report.marked > 100, "{done:?}, {} marked", report.marked);
+    assert_eq!(done.marked, report.marked * MSS, "nothing was lost, so each mark was counted");
+}
+
+/// With `runs_each_ack` a program runs once for each acknowledgement, however many a batch has: each report is of one segment.
+#[test]
+fn signals_of_each_acknowledgement() {
+    // Acknowledgements come at intervals of 0.12 ms.
+    let link = LinkConfig {
+        loss: Loss::List(vec![PacketRange { first: 300, last: 302 }]),
+        queue_packets: Some(500),
+        ..LinkConfig::rated(200_000_000, Duration::from_ms(10))
+    };
+    for is_each in [false, true] {
+        let (heard, runs) = each(&link, is_each);
+        if is_each {
+            assert_eq!(heard, runs, "one run for each segment with news");
+        } else {
+            assert!(
+                runs.len() < heard.len() * 3 / 4,
+                "{} runs, {} segments with news",
+                runs.len(),
+                heard.len()
+            );
+        }
+    }
+}
+
+/// The bytes newly acknowledged and newly reported out of order: of each acknowledgement in the capture that has any, and of each run.
+fn each(link: &LinkConfig, is_each: bool) -> (Vec<[u64; 2]>, Vec<[u64; 2]>) {
+    let mut heard = Vec::new();
+    let (reports, segments, _) = record(link, 2_000_000, |setting| {
+        setting.machines[SENDER].shared.runs_each_ack = is_each;
+        // Acknowledgements come in batches: the machine stops for 5 ms again and again.
+        let stop = |i: u64| (Duration::from_ms(40 + 10 * i), Event::Stop(SENDER, Duration::from_ms(5)));
+        setting.events.extend((0..40).map(stop));
+        setting.machines[SENDER].links[1].loss = Loss::None;
+    });
+    let mut model = Model::default();
+    for segment in &segments {
+        if segment.is_sent {
+            model.send(segment);
+        } else {
+            model.hear(segment);
+            let bytes = [std::mem::take(&mut model.acked), std::mem::take(&mut model.misordered)];
+            heard.extend(Some(bytes).filter(|bytes| *bytes != [0, 0]));
+        }
+    }
+    let of_run = |r: &KeptReport| [value(r, Primitive::BytesAcked), value(r, Primitive::BytesMisordered)];
+    let runs = reports.iter().filter(|r| !r.values.is_empty()).map(of_run);
+    (heard, runs.filter(|bytes| *bytes != [0, 0]).collect())
 }

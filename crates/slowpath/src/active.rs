@@ -1,5 +1,6 @@
 //! Active opens: SYN-SENT, and SYN-RECEIVED of a simultaneous open (RFC 9293 sections 3.10.7.3 and 3.5).
 
+use crate::ecn::{Agreed, Asks, conclude_ecn};
 use crate::event::{Connect, ConnectError, Event, Owner, errno};
 use crate::handshake::{Born, Negotiated, Segment, Via};
 use crate::ports::Standing;
@@ -7,13 +8,10 @@ use crate::timeouts::Timer;
 use crate::wheel::TimerId;
 use crate::{Count, FlowOptions, SlowPath};
 use base::{Duration, Instant, SeqNumber};
-use flow::{Command, state};
+use flow::state;
 use shm::half_flags;
 use std::net::IpAddr;
 use wire::{Endpoint, FourTuple, TcpFlags, TcpPacket};
-
-/// SYNs that ask for ECN when the algorithm needs it.
-const ECN_TRIES: u8 = 3;
 
 /// An active open under way.
 #[derive(Debug)]
@@ -25,6 +23,8 @@ pub(crate) struct Opening {
     pub(crate) iss: SeqNumber,
     pub(crate) next_hop: IpAddr,
     pub(crate) options: FlowOptions,
+    /// What our SYN asks for about ECN.
+    pub(crate) asks: Asks,
     pub(crate) sent_at: Instant,
     pub(crate) tries: u8,
     timer: Option<TimerId>,
@@ -75,6 +75,7 @@ impl SlowPath {
             iss,
             next_hop,
             options: what.options,
+            asks: self.asks_for(&what.options),
             sent_at: now,
             tries: 0,
             timer: None,
@@ -169,22 +170,20 @@ impl SlowPath {
 
     /// Sends a SYN, or a SYN-ACK if the peer's SYN has crossed ours, and sets the timer for the next one.
     fn send_syn(&mut self, now: Instant, id: u64) {
-        let Some(opening) = self.openings.get(&id) else { return };
+        let Some(opening) = self.openings.get_mut(&id) else { return };
         let (tuple, core, iss, asked) = (opening.tuple, opening.owner.core, opening.iss, opening.options);
-        let timeout = opening.timeout(&self.config);
-        // "A host that receives no reply to an ECN-setup SYN within the normal SYN retransmission timeout interval MAY resend the
-        // SYN and any subsequent SYN retransmissions with CWR and ECE cleared" (RFC 3168 section 6.1.1.1). An algorithm that does nothing
-        // sensible without ECN asks again, because most lost SYNs were lost by chance, but not for ever.
-        let tries_most = if self.needs_ecn(&asked) { ECN_TRIES } else { 1 };
-        let asks_ecn = opening.tries < tries_most && self.asks_ecn(&asked);
-        let ecn = if asks_ecn { TcpFlags::ECE.with(TcpFlags::CWR) } else { TcpFlags::NONE };
-        let (ack, flags, options) = match opening.crossed {
-            None => (SeqNumber(0), TcpFlags::SYN.with(ecn), self.syn_options(now, &tuple, &asked)),
-            Some(Crossed { irs, negotiated, .. }) => {
-                let agreed = negotiated.features & state::ECN != 0;
-                let ecn = if agreed { TcpFlags::ECE } else { TcpFlags::NONE };
-                let flags = TcpFlags::SYN.with(TcpFlags::ACK).with(ecn);
-                (irs.plus(1), flags, self.syn_ack_options(now, &tuple, &negotiated, &asked))
+        let (timeout, tries, asks) = (opening.timeout(&self.config), opening.tries, opening.asks);
+        let answer = opening.crossed.as_mut().map(|crossed| {
+            let flags = crossed.negotiated.syn_ack_flags(tries);
+            (crossed.irs, flags, crossed.negotiated)
+        });
+        let (ack, flags, options) = match answer {
+            None => {
+                let flags = asks.flags(tries, self.needs_ecn(&asked));
+                (SeqNumber(0), flags, self.syn_options(now, &tuple, &asked))
+            }
+            Some((irs, flags, agreed)) => {
+                (irs.plus(1), flags, self.syn_ack_options(now, &tuple, &agreed, &asked))
             }
         };
         let window = asked.syn_window(self.flow_config());
@@ -244,11 +243,15 @@ impl SlowPath {
             self.counters.add(Count::UnacceptableSegment);
             return;
         }
-        let mut negotiated = self.negotiate(packet, &opening.options);
-        if opening.tries > 0 {
-            // "A host MUST NOT set ECT on data packets if it has sent at least one non-ECN-setup SYN" (RFC 3168 section 6.1.1).
-            negotiated.features &= !state::ECN;
-        }
+        let is_silent = opening.tries >= opening.asks.tries(self.needs_ecn(&opening.options));
+        let ecn = match flags.contains(TcpFlags::ACK) {
+            true => conclude_ecn(packet, opening.asks, is_silent),
+            false if is_silent => Agreed::default(),
+            // "Host A MUST then enter the same feedback mode as it would have entered had it been a responding host" (RFC 9768 section
+            // 3.1.2).
+            false => self.answer_ecn(packet, &opening.options),
+        };
+        let negotiated = self.negotiate(packet, &opening.options, ecn);
         let crossed = Crossed { irs: header.seq, negotiated, snd_wnd: u32::from(header.window) };
         if is_good_ack {
             self.opened(now, core, id, crossed, frame);
@@ -339,14 +342,14 @@ impl SlowPath {
             since: opening.sent_at,
             mac,
             options: opening.options,
+            is_active: true,
         };
-        let Owner { region, slot, core } = opening.owner;
+        let Owner { region, slot, .. } = opening.owner;
         match self.give_birth(now, &born) {
             Ok(flow) => {
                 // The end that opens a connection usually sends first, and may have no data with which to acknowledge the peer's reply.
                 // So, as in Linux, acknowledgements are not delayed until the application has replied once.
                 self.with_flow(flow, |parts| parts.rx.set(state::QUICK));
-                self.output.command(core, Command::Ack { flow });
                 self.events.push_back(Event::Established { token: opening.token, flow });
                 Some(opening.owner)
             }

@@ -18,8 +18,8 @@ use crate::isn::{Purpose, Secret};
 use crate::listeners::HalfOpen;
 use crate::{Count, FlowOptions, SlowPath, source_mac};
 use base::{Duration, Instant, SeqNumber};
-use flow::state;
-use wire::{Endpoint, FourTuple, TcpFlags, TcpPacket, Timestamps};
+use flow::{AccurateEcn, state};
+use wire::{Ecn, Endpoint, FourTuple, TcpPacket, Timestamps};
 
 /// When a listener answers with cookies: Linux's `tcp_syncookies`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -106,7 +106,7 @@ impl SlowPath {
         let Some(listener) = self.listeners.get_mut(&at) else { return };
         listener.cookie_at = Some(now);
         let (asked, tuple, irs) = (listener.options, packet.tuple().reversed(), packet.header.seq);
-        let mut agreed = self.negotiate(packet, &asked);
+        let mut agreed = self.negotiate(packet, &asked, self.answer_ecn(packet, &asked));
         let has_timestamps = agreed.features & state::TIMESTAMPS != 0;
         let class = class_of(agreed.mss + if has_timestamps { TIMESTAMPS_LEN } else { 0 });
         if !has_timestamps {
@@ -115,8 +115,7 @@ impl SlowPath {
         let iss = self.secret.cookie(minute(now), &tuple, irs, class);
         let mut options = self.syn_ack_options(now, &tuple, &agreed, &asked);
         options.timestamps = options.timestamps.map(|t| Timestamps { value: stamp(t.value, &agreed), ..t });
-        let ecn = if agreed.features & state::ECN != 0 { TcpFlags::ECE } else { TcpFlags::NONE };
-        let flags = TcpFlags::SYN.with(TcpFlags::ACK).with(ecn);
+        let flags = agreed.syn_ack_flags(0);
         let window = asked.syn_window(self.flow_config());
         let segment =
             Segment { tuple, seq: iss, ack: irs.plus(1), flags, window, options, dscp: agreed.dscp };
@@ -178,7 +177,16 @@ impl SlowPath {
     /// The options agreed on by the SYN-ACK with the cookie, from the echoed timestamp. `None` if they are impossible. ECN is left out if
     /// the listener, with its options `asked`, does not speak it, or not any more: no data of ours will say that it can be marked.
     fn agreed_by_cookie(&self, mss: u16, packet: &TcpPacket, asked: &FlowOptions) -> Option<Negotiated> {
-        let plain = Negotiated { mss, features: 0, is_scaled: false, shifts: (0, 0), ts_recent: 0, dscp: 0 };
+        let plain = Negotiated {
+            mss,
+            features: 0,
+            accurate: AccurateEcn::NONE,
+            is_marked: false,
+            is_scaled: false,
+            shifts: (0, 0),
+            ts_recent: 0,
+            dscp: 0,
+        };
         let shared = self.flow_config();
         let Some(times) = packet.options.timestamps.filter(|_| shared.timestamps) else { return Some(plain) };
         let bits = times.echo;
@@ -190,6 +198,13 @@ impl SlowPath {
         is_possible.then(|| Negotiated {
             mss: mss - TIMESTAMPS_LEN,
             features: state::TIMESTAMPS | bit(has_sack, state::SACK) | bit(has_ecn, state::ECN),
+            // "The values 0b000 or 0b001 will remind it that it did not enter AccECN mode, because AccECN does not use them" (RFC 9768
+            // section 3.2.2.1, note 3).
+            accurate: match packet.header.flags.ace() {
+                0b000 | 0b001 => AccurateEcn::NONE,
+                _ if has_ecn && self.speaks_accurately() => AccurateEcn::server(Ecn::NotEct),
+                _ => AccurateEcn::NONE,
+            },
             is_scaled: shift.is_some(),
             shifts: shift.map_or((0, 0), |shift| (shift as u8, shared.window_shift())),
             ts_recent: times.value,

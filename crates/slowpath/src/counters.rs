@@ -43,6 +43,8 @@ counts! {
     CookiesRefused = "cookies_refused",
     /// SYN-ACK of a passive open sent again.
     SynAckRetransmits = "syn_ack_retransmits",
+    /// Half-open connection reset because its SYNs asked for classic and for accurate ECN (RFC 9768 section 3.1.5).
+    EcnContradictions = "ecn_contradictions",
     /// An active open that failed.
     FailedOpens = "failed_opens",
     /// RST sent, for any reason.

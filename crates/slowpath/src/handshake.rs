@@ -1,5 +1,6 @@
 //! Shared by active and passive opens: option negotiation, the segments of a handshake, and the installation of a flow.
 
+use crate::ecn::Agreed;
 use crate::event::Owner;
 use crate::isn::Secret;
 use crate::neighbours::Way;
@@ -9,7 +10,7 @@ use crate::time_wait::Remains;
 use crate::{Count, FlowOptions, SlowPath};
 use base::{Duration, Instant, SeqNumber};
 use congestion::{Algorithm, Window};
-use flow::{Command, FlowId, Install, InstallError, Timeouts, state};
+use flow::{AccurateEcn, Command, FlowId, Install, InstallError, Timeouts, state};
 use shm::half_flags;
 use std::net::IpAddr;
 use wire::{
@@ -40,6 +41,10 @@ pub(crate) struct Negotiated {
     pub(crate) mss: u16,
     /// `state::{TIMESTAMPS, SACK, ECN}`.
     pub(crate) features: u32,
+    /// Accurate ECN; agreed on only with `state::ECN`.
+    pub(crate) accurate: AccurateEcn,
+    /// The peer says that our SYN or SYN-ACK arrived with a congestion mark: the first window is small.
+    pub(crate) is_marked: bool,
     /// Both ends sent a window scale option.
     pub(crate) is_scaled: bool,
     /// The peer's window shift and ours; 0 when scaling was not agreed on.
@@ -83,6 +88,8 @@ pub(crate) struct Born {
     pub(crate) since: Instant,
     pub(crate) mac: MacAddr,
     pub(crate) options: FlowOptions,
+    /// We have sent the first SYN: the peer waits for our acknowledgement of its own.
+    pub(crate) is_active: bool,
 }
 
 /// Number and duration of the timeouts of a handshake that took `took`, with our segment sent `repeats` times again, first after
@@ -167,41 +174,19 @@ impl SlowPath {
     }
 
     /// The algorithm that a connection with these options gets.
-    fn algorithm(&self, asked: &FlowOptions) -> Algorithm {
+    pub(crate) fn algorithm(&self, asked: &FlowOptions) -> Algorithm {
         asked.algorithm.unwrap_or(self.config.algorithm)
     }
 
-    /// True when ECN may be negotiated: never for an algorithm that ignores marks, always for an algorithm that does not work without it.
-    pub(crate) fn speaks_ecn(&self, asked: &FlowOptions) -> bool {
-        self.is_ecn_on && self.algorithm(asked).heeds_marks() || self.needs_ecn(asked)
-    }
-
-    /// True when our SYN asks for ECN.
-    pub(crate) fn asks_ecn(&self, asked: &FlowOptions) -> bool {
-        self.speaks_ecn(asked) && (self.config.asks_ecn || self.needs_ecn(asked))
-    }
-
-    /// True when the algorithm that such a connection gets does not work without ECN.
-    pub(crate) fn needs_ecn(&self, asked: &FlowOptions) -> bool {
-        self.algorithm(asked).needs_ecn()
-    }
-
-    /// The options agreed on with the sender of `packet`, a SYN or SYN-ACK.
-    pub(crate) fn negotiate(&self, packet: &TcpPacket, asked: &FlowOptions) -> Negotiated {
-        let (flow, options, flags) = (self.flow_config(), &packet.options, packet.header.flags);
-        let mut features = 0;
+    /// The options agreed on with the sender of `packet`, a SYN or SYN-ACK, and what is agreed about ECN: `ecn`.
+    pub(crate) fn negotiate(&self, packet: &TcpPacket, asked: &FlowOptions, ecn: Agreed) -> Negotiated {
+        let (flow, options) = (self.flow_config(), &packet.options);
+        let mut features = if ecn.has_ecn { state::ECN } else { 0 };
         if flow.timestamps && options.timestamps.is_some() {
             features |= state::TIMESTAMPS;
         }
         if flow.sack && options.sack_permitted {
             features |= state::SACK;
-        }
-        // RFC 3168 section 6.1.1: a SYN asks with ECE and CWR, a SYN-ACK agrees with ECE alone.
-        let wants_ecn = flags.contains(TcpFlags::ECE)
-            && flags.contains(TcpFlags::CWR) != flags.contains(TcpFlags::ACK)
-            && !flags.contains(TcpFlags::AE);
-        if self.speaks_ecn(asked) && wants_ecn {
-            features |= state::ECN;
         }
         let shift = options.window_scale.filter(|_| flow.window_scaling);
         let default = if packet.ip.src.is_ipv4() { MSS_DEFAULT_V4 } else { MSS_DEFAULT_V6 };
@@ -212,6 +197,8 @@ impl SlowPath {
         Negotiated {
             mss: mss - if has_timestamps { TIMESTAMPS_LEN } else { 0 },
             features,
+            accurate: ecn.accurate,
+            is_marked: false,
             is_scaled: shift.is_some(),
             shifts: shift.map_or((0, 0), |peer| (peer, flow.window_shift())),
             ts_recent: options.timestamps.map_or(0, |t| t.value),
@@ -301,10 +288,15 @@ impl SlowPath {
             mss,
             shifts: negotiated.shifts,
             features: negotiated.features,
+            accurate: negotiated.accurate.established(born.is_active),
             ts_recent: negotiated.ts_recent,
             ts_offset: self.secret.timestamp_offset(&tuple),
             rtt: born.rtt,
-            window: if born.repeats > 1 { window.after_lost_handshake() } else { window },
+            window: if born.repeats > 1 || negotiated.is_marked {
+                window.after_lost_handshake()
+            } else {
+                window
+            },
             pace_rate: 0,
         };
         let flow = self.keeper.install(now, &install, &region)?;
@@ -326,8 +318,16 @@ impl SlowPath {
         self.by_tuple.insert(tuple, flow);
         self.set_options(now, flow, &born.options);
         self.raise(owner.region, owner.slot, half_flags::OPEN);
+        // With accurate ECN a pure acknowledgement, which goes before data, says how the peer's SYN-ACK arrived.
+        let is_greeting = born.is_active && negotiated.accurate.is_agreed();
+        if is_greeting {
+            self.output.command(owner.core, Command::Ack { flow });
+        }
         // The application may have written, or closed, already.
         self.output.command(owner.core, Command::Transmit { flow });
+        if born.is_active && !is_greeting {
+            self.output.command(owner.core, Command::Ack { flow });
+        }
         if self.keeper.flows().reset_lost_at().is_some_and(|lost_at| born.since <= lost_at) {
             // The lost RST may have been for this connection: after an acknowledgement a peer that has no such connection sends another.
             self.output.command(owner.core, Command::Ack { flow });

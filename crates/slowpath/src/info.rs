@@ -1,7 +1,7 @@
 //! `TCP_INFO` of a connection.
 
-use crate::SlowPath;
 use crate::teardown::State;
+use crate::{Feedback, SlowPath};
 use base::{Duration, Instant};
 use congestion::Algorithm;
 use control::{TcpInfo, tcp_state};
@@ -78,6 +78,18 @@ impl SlowPath {
         }
         let flow = self.region(region)?.flow_of(slot)?;
         Some(self.with_flow(flow, |parts| parts.cold.window.algorithm()))
+    }
+
+    /// How congestion marks are fed back in the connection in a slot; `None` while it is not established.
+    #[must_use]
+    pub fn slot_feedback(&self, region: u16, slot: u32) -> Option<Feedback> {
+        let flow = self.region(region)?.flow_of(slot)?;
+        Some(self.with_flow(flow, |parts| match () {
+            () if !parts.rx.has(state::ECN) => Feedback::None,
+            () if parts.cold.accurate.is_agreed() => Feedback::Accurate,
+            () if parts.rx.has(state::EXACT_ECN) => Feedback::Dctcp,
+            () => Feedback::Classic,
+        }))
     }
 
     /// Bytes that the application has published after `position`. Its half may hold any value, so the result is bounded.
@@ -179,6 +191,10 @@ fn counted(now: Instant, parts: &FlowMut<'_>, info: &mut TcpInfo) {
     info.bytes_sent = tx.tx_una + u64::from(tx.snd_max.since(tx.snd_una)) + counters.retransmitted_bytes;
     info.delivered = tx.tx_una.div_ceil(mss) as u32;
     info.delivered_ce = counters.marked_bytes.div_ceil(mss) as u32;
+    if cold.accurate.is_agreed() {
+        info.delivered_ce = cold.accurate.heard();
+        info.received_ce = cold.accurate.received();
+    }
     info.rcv_ooopack = counters.out_of_order;
     info.total_rto = counters.timeouts.min(u32::from(u16::MAX)) as u16;
     info.total_rto_recoveries = cold.timeouts.episodes;

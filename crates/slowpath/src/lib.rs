@@ -16,6 +16,7 @@ mod config;
 mod conflict;
 mod cookie;
 mod counters;
+mod ecn;
 mod event;
 mod flow_map;
 mod handshake;
@@ -53,6 +54,7 @@ pub use claim::{Claim, Taken};
 pub use config::Config;
 pub use cookie::SynCookies;
 pub use counters::{Count, Counters};
+pub use ecn::Feedback;
 pub use event::{
     AcceptError, Connect, ConnectError, Event, How, ListenError, Owner, PendingId, Release, errno,
 };

@@ -60,6 +60,7 @@ impl SlowPath {
             rtt: is_timed.then_some(took),
             repeats: if half_open.is_deferred { 0 } else { half_open.tries },
             took,
+            is_active: false,
             since: half_open.began(),
             mac: known.unwrap_or(half_open.mac),
             options,
@@ -129,6 +130,7 @@ impl SlowPath {
                 return;
             }
         }
+        let ecn = self.answer_ecn(packet, &options);
         let mut iss = self.secret.isn(now, &tuple);
         if let Some(remains) = before {
             iss = iss.later_of(remains.snd_nxt.plus(0x1_0002));
@@ -138,7 +140,7 @@ impl SlowPath {
             listener: at,
             iss,
             irs: packet.header.seq,
-            negotiated: self.negotiate(packet, &options),
+            negotiated: self.negotiate(packet, &options, ecn),
             snd_wnd: u32::from(packet.header.window),
             mac: source_mac(frame),
             core,
@@ -160,14 +162,13 @@ impl SlowPath {
         let Some(asked) = self.listener_options(id) else { return };
         let window = asked.syn_window(self.flow_config());
         let Some(half_open) = self.listeners.entry(id) else { return };
+        let flags = half_open.negotiated.syn_ack_flags(half_open.tries);
         let (tuple, iss, irs, agreed) = (half_open.tuple, half_open.iss, half_open.irs, half_open.negotiated);
         let (core, mac, old) = (half_open.core, half_open.mac, half_open.timer.take());
         let tries = half_open.tries;
         old.and_then(|timer| self.wheel.cancel(timer));
         let timer = self.wheel.set(now.plus(self.syn_ack_timeout(tries)), Timer::HalfOpen(id));
         self.listeners.set_timer(id, timer);
-        let ecn = if agreed.features & state::ECN != 0 { TcpFlags::ECE } else { TcpFlags::NONE };
-        let flags = TcpFlags::SYN.with(TcpFlags::ACK).with(ecn);
         let options = self.syn_ack_options(now, &tuple, &agreed, &asked);
         let segment =
             Segment { tuple, seq: iss, ack: irs.plus(1), flags, window, options, dscp: agreed.dscp };
@@ -221,6 +222,7 @@ impl SlowPath {
     ) {
         let Some(asked) = self.listener_options(id) else { return };
         let window = u32::from(asked.syn_window(self.flow_config()));
+        let is_able = self.speaks_accurately();
         let Some(half_open) = self.listeners.entry(id) else { return };
         let (header, expected, iss) = (&packet.header, half_open.irs.plus(1), half_open.iss);
         let flags = header.flags;
@@ -244,6 +246,10 @@ impl SlowPath {
             // The same SYN again: our SYN-ACK was lost. Another SYN: a challenge ACK (RFC 5961 section 4.2), which makes a peer that has
             // restarted reset the old connection.
             if header.seq == half_open.irs && !flags.contains(TcpFlags::ACK) && !half_open.is_offered {
+                if half_open.negotiated.syn_again(packet, is_able).is_err() {
+                    self.counters.add(Count::EcnContradictions);
+                    return self.drop_half_open(now, id);
+                }
                 self.counters.add(Count::SynAckRetransmits);
                 half_open.tries = half_open.tries.max(1);
                 return self.send_syn_ack(now, id);
@@ -280,6 +286,9 @@ impl SlowPath {
         let (is_new, at, tuple) = (!half_open.is_offered, half_open.listener, half_open.tuple);
         let header = &packet.header;
         let is_data = !packet.payload.is_empty() || header.flags.contains(TcpFlags::FIN);
+        if is_new {
+            half_open.negotiated.take_final(packet);
+        }
         if is_new && !is_data && self.is_deferred(now, id) {
             return;
         }
@@ -339,6 +348,12 @@ impl SlowPath {
         let mut half_open = self.listeners.take(id)?;
         half_open.timer.take().and_then(|timer| self.wheel.cancel(timer));
         Some(half_open)
+    }
+
+    fn drop_half_open(&mut self, now: Instant, id: u64) {
+        if let Some(half_open) = self.take_half_open(id) {
+            self.reset_half_open(now, &half_open);
+        }
     }
 
     fn reset_half_open(&mut self, now: Instant, half_open: &HalfOpen) {

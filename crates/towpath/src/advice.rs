@@ -80,6 +80,9 @@ pub fn governed(congestion: &serde_json::Map<String, Value>) -> String {
     if in_force != chosen {
         told = format!("congestion control {in_force}; {chosen}, chosen by {by}, is not in force");
     }
+    if let Some(ecn) = congestion.get("ecn").and_then(Value::as_str) {
+        told = format!("{told}, ECN {ecn}");
+    }
     match congestion.get("why").and_then(Value::as_str) {
         Some(why) => format!("{told}: {why}"),
         None => told,

@@ -51,6 +51,20 @@ impl TcpFlags {
         (Self::AE, "AE"),
     ];
 
+    /// The three congestion flags as one number, AE first: the ACE field (RFC 9768 section 3.2.2). Flags of a SYN are none.
+    #[must_use]
+    #[inline]
+    pub const fn ace(self) -> u8 {
+        (self.0 >> 6) as u8 & 7
+    }
+
+    /// These flags with the ACE field `ace`, of which three bits count.
+    #[must_use]
+    #[inline]
+    pub const fn with_ace(self, ace: u8) -> Self {
+        Self(self.0 & !(7 << 6) | (ace as u16 & 7) << 6)
+    }
+
     /// The flags in the low nine bits of `bits`; reserved bits are cut off, because RFC 9293 tells a receiver to ignore them.
     #[must_use]
     #[inline]

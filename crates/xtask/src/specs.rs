@@ -16,12 +16,12 @@ use crate::workspace::Workspace;
 const FOLDER: &str = "specs";
 /// Explains the tables and contains their summary.
 const MANUAL: &str = "docs/specs.md";
-const RFCS: [u32; 6] = [9293, 6298, 5681, 7323, 2018, 8985];
+const RFCS: [u32; 7] = [9293, 6298, 5681, 7323, 2018, 8985, 9768];
 /// RFC 9293 labels its requirements; each label must be in its table once.
 const LABELS: [(u32, &str, u32); 4] =
     [(9293, "MUST", 69), (9293, "SHLD", 31), (9293, "MAY", 18), (9293, "REC", 1)];
 /// Numbers of requirements that the other RFCs state, counted sentence by sentence.
-const COUNTS: [(u32, usize); 5] = [(6298, 17), (5681, 48), (7323, 45), (2018, 17), (8985, 26)];
+const COUNTS: [(u32, usize); 6] = [(6298, 17), (5681, 48), (7323, 45), (2018, 17), (8985, 26), (9768, 112)];
 const LEVELS: [&str; 5] = ["MUST", "MUST NOT", "SHOULD", "SHOULD NOT", "MAY"];
 /// The least length of a reason in bytes.
 const REASON_LEN: usize = 20;

@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 from lib.emulated import emulate, finish
-from lib.process import require
+from lib.process import Skip, require
 from lib.registry import add
 from lib.world import HOST_ADDRESS, find
 from meeting.cells import BULK, LIMIT_S, OPTIONS, VETH, flags, flows, prove_options, prove_port, set_kernel
@@ -59,6 +59,46 @@ def marked(congestion, of_kernel):
     return run
 
 
+# Both ends ask for accurate ECN, and agree to it (net.ipv4.tcp_ecn since Linux 6.18).
+KERNEL_ACCURATE = "3"
+
+
+def counted(congestion):
+    """Accurate ECN (RFC 9768) with the kernel as peer, both ways: each mark that the path has made is counted by the end that it reached, and
+    the other end hears of them."""
+
+    def run(w):
+        met = flows("cubic")
+        lay()
+        set_kernel(ALL_ON)
+        try:
+            Path("/proc/sys/net/ipv4/tcp_ecn").write_text(KERNEL_ACCURATE)
+        except OSError:
+            raise Skip("this kernel knows no accurate ECN") from None
+        w.up(*VETH, *flags(congestion, ALL_ON, "clean"), "--accurate-ecn", "true")
+        link = emulate(w, "--both", PATH)
+        results = meet(w, met, LIMIT_S - 10)
+        prove_options(results, "cubic", ALL_ON, False)
+        prove_port(w, 2 * BULK, 2 * BULK)
+        report = finish(link)
+        told = []
+        # `towpath` and `kernel` in this order, as receivers.
+        for receiver, name in ((0, "backward"), (1, "forward")):
+            marked = report[name]["marked"]
+            received = sum(ends[receiver]["received_ce"] or 0 for ends in results.values())
+            heard = sum(ends[1 - receiver]["delivered_ce"] for ends in results.values())
+            # An end looks before its last segments come.
+            require(0 < received <= marked, f"{name}: {marked} marked, {received} counted")
+            require(received >= marked * 9 // 10, f"{name}: {marked} marked, but {received} counted: {results}")
+            require(heard >= received * 8 // 10, f"{name}: {received} counted, but {heard} heard: {results}")
+            told.append(f"{name} {marked} marked, {received} counted, {heard} heard")
+        return "; ".join(told)
+
+    return run
+
+
+for name in ("cubic", "dctcp"):
+    add(f"marks.accurate_{name}", counted(name), limit_s=LIMIT_S, own_service=True, namespace=True)
 # Not every kernel has DCTCP: it meets Cubic.
 for name, of_kernel in {"cubic": "cubic", "reno": "reno", "dctcp": "cubic"}.items():
     add(f"marks.{name}", marked(name, of_kernel), limit_s=LIMIT_S, own_service=True, namespace=True)

@@ -15,7 +15,7 @@ import time
 
 # No power of two, so that a stretch of the stream put at a wrong place of a ring differs from what belongs there.
 PERIOD = 1_048_573
-TCP_INFO_LEN = 232
+TCP_INFO_LEN = 280
 
 
 class Content:
@@ -165,6 +165,8 @@ class End:
         self.report["window_shifts"] = [info[6] & 15, info[6] >> 4]
         self.report["retransmits"] = struct.unpack_from("=I", info, 100)[0]
         self.report["delivered_ce"] = struct.unpack_from("=I", info, 196)[0]
+        # Packets received with a mark, as accurate ECN counts them; kernels before 6.18 do not say it.
+        self.report["received_ce"] = struct.unpack_from("=I", info, 248)[0] if len(info) >= 252 else None
         name = self.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
         self.report["congestion"] = name.split(b"\0")[0].decode()
 

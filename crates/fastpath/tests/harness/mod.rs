@@ -74,6 +74,7 @@ pub fn install(local: Endpoint, peer: Endpoint, slot: u32, mac: [u8; 6], snd: u3
         mss: 1448,
         shifts: (7, 7),
         features: state::TIMESTAMPS | state::SACK,
+        accurate: flow::AccurateEcn::default(),
         ts_recent: 0,
         ts_offset: 0,
         rtt: Some(Duration::from_us(100)),

@@ -146,7 +146,14 @@ impl Registry {
                 }
             }
         };
-        Some(Governed { chosen: choice.law.to_string(), chosen_by: choice.by.to_string(), in_force, why })
+        let ecn = self.tcp.slow.slot_feedback(index, key.slot).map(slowpath::Feedback::name);
+        Some(Governed {
+            chosen: choice.law.to_string(),
+            chosen_by: choice.by.to_string(),
+            in_force,
+            ecn,
+            why,
+        })
     }
 }
 

@@ -33,8 +33,8 @@ pub struct Link {
     pub congestion: Congestion,
     /// TCP ports of connections that go before others.
     pub express_ports: Vec<NonZeroU16>,
-    /// Whether SACK, timestamps, window scaling and ECN are used, in this order.
-    pub switches: [bool; 4],
+    /// Whether SACK, timestamps, window scaling, ECN and its accurate form are used, in this order.
+    pub switches: [bool; 5],
     /// First receive buffer of a connection, bytes, a power of two.
     pub buffer_initial: u32,
     /// TTL or hop limit of sent segments, from 1.
@@ -87,6 +87,7 @@ impl Options {
             "cc_socket",
             "cc_agents",
             "cc_reports",
+            "cc_every_ack",
             "cc_allow_uids",
             "cc_window_max",
             "cc_rate_max",
@@ -95,6 +96,7 @@ impl Options {
             "timestamps",
             "window_scaling",
             "ecn",
+            "accurate_ecn",
             "buffer_initial",
             "send_buffer",
             "max_flows",
@@ -151,7 +153,13 @@ impl Options {
             gso: checksum && !self.no_gso.unwrap_or(false),
             congestion,
             express_ports: self.express_ports.clone().unwrap_or_default(),
-            switches: [on(self.sack), on(self.timestamps), on(self.window_scaling), ecn],
+            switches: [
+                on(self.sack),
+                on(self.timestamps),
+                on(self.window_scaling),
+                ecn,
+                self.accurate_ecn.unwrap_or(false),
+            ],
             buffer_initial: self.buffer_initial.unwrap_or(
                 self.ring_max.map_or(BUFFER_INITIAL_DEFAULT, |max| max.min(BUFFER_INITIAL_DEFAULT)),
             ),

@@ -53,10 +53,14 @@ pub fn random(seed: u64, kind: Kind) -> Setting {
         machines,
     };
     befall(&mut rng, &mut setting, kind, storm);
-    // From a generator of its own: the rest of the run of a seed stays what it was.
+    // From generators of their own: the rest of the run of a seed stays what it was.
     shift(&mut Seed::new(seed ^ 0x636f_7265_7320_6d76), &mut setting, storm);
     let mut rng = Seed::new(seed ^ 0x7269_6e67);
     setting.machines.iter_mut().for_each(|machine| machine.has_ring = rng.below(3) == 0);
+    let mut rng = Seed::new(seed ^ 0x0061_6363_7572_6174);
+    for machine in &mut setting.machines {
+        machine.shared.accurate_ecn = rng.below(2) == 0;
+    }
     setting
 }
 

@@ -18,7 +18,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use wire::{
-    ArpPacket, Body, Endpoint, EtherType, EthernetHeader, FourTuple, IpParameters, MacAddr, Packet,
+    ArpPacket, Body, Ecn, Endpoint, EtherType, EthernetHeader, FourTuple, IpParameters, MacAddr, Packet,
     RxChecksum, TcpFlags, TcpHeader, TcpOptions, TcpPacket, TxChecksum, emit_tcp,
 };
 
@@ -77,6 +77,8 @@ pub struct World {
     commands: CommandReceiver,
     pub sent: VecDeque<Vec<u8>>,
     pub orders: VecDeque<Order>,
+    /// ECN field of the peer's segments.
+    pub ecn: Ecn,
     next_slot: u32,
 }
 
@@ -127,6 +129,7 @@ impl World {
             commands: receiver,
             sent: VecDeque::new(),
             orders: VecDeque::new(),
+            ecn: Ecn::NotEct,
             next_slot: 1,
         };
         world.settle();
@@ -178,7 +181,14 @@ impl World {
         options: TcpOptions,
         payload: &[u8],
     ) {
-        let frame = frame(tuple, flags, seq, ack, options, payload);
+        let mut frame = frame(tuple, flags, seq, ack, options, payload);
+        // IPv4's checksum takes the change of the lower byte of its first word as it is.
+        if tuple.src.addr.is_ipv4() && self.ecn != Ecn::NotEct {
+            frame[15] |= self.ecn.bits();
+            let sum = !u16::from_be_bytes([frame[24], frame[25]]);
+            let sum = !(sum.checked_add(u16::from(self.ecn.bits())).expect("no carry"));
+            frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        }
         let hash = self.flows.table().hash(&tuple);
         let is_it = |id: FlowId| {
             self.flows.try_lock(id).is_some_and(|mut guard| {
