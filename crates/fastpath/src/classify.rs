@@ -247,7 +247,8 @@ impl State {
         {
             let longest = w.f.cold.rcv_mss;
             let put = |w: &Work<'_>, ring, position| write(w, ring, position, segment.payload);
-            match self.arrive(&mut w, &segment, seen.is_last, longest.into(), put) {
+            let is_last = seen.is_last || self.runs_now(&w);
+            match self.arrive(&mut w, &segment, is_last, longest.into(), put) {
                 Predicted::Done => return,
                 Predicted::Finish => return self.finish(&mut w, port),
                 Predicted::No => seen.packet.take_common(&segment),
@@ -262,7 +263,7 @@ impl State {
             return self.look_again(flows, homes, seen, frame, port);
         }
         self.receive(&mut w, &seen.packet, frame, port);
-        if seen.is_last {
+        if seen.is_last || self.runs_now(&w) {
             self.finish(&mut w, port);
         }
     }
@@ -321,7 +322,8 @@ impl State {
             let into = lent(w, Side::Zero, ring, position, segment.payload.len());
             port.take(packet.frame(), ticket, CommonHeaders::LEN, into)
         };
-        match self.arrive(&mut w, &segment, seen.is_last, longest, put) {
+        let is_last = seen.is_last || self.runs_now(&w);
+        match self.arrive(&mut w, &segment, is_last, longest, put) {
             Predicted::No => return false,
             Predicted::Finish => self.finish(&mut w, port),
             Predicted::Done => {}

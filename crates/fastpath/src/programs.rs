@@ -48,6 +48,12 @@ impl State {
         }
     }
 
+    /// True when a flow with a program gets its turn after each segment, although more of the batch follow.
+    #[inline]
+    pub(crate) fn runs_now(&self, w: &Work<'_>) -> bool {
+        self.config.runs_each_ack && w.f.cold.window.is_programmed()
+    }
+
     /// Runs the program of the flow, if something has happened since it ran last: in its turn, after all that has come and before anything
     /// is sent.
     #[inline(never)]

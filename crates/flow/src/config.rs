@@ -53,6 +53,8 @@ pub struct Config {
     pub burst_segments_min: u16,
     /// Time for which an empty ring stays with its flow before it goes back to the pool.
     pub ring_linger: Duration,
+    /// Run a flow's program, and send what it admits, after each acknowledgement instead of once for each batch.
+    pub runs_each_ack: bool,
     /// Settings of the congestion control laws that decide a rate, for new flows.
     pub rates: RateSettings,
 }
@@ -69,9 +71,9 @@ impl Default for Config {
             timestamps: true,
             window_scaling: true,
             ecn: false,
+            accurate_ecn: false,
             hop_limit: 64,
             delayed_ack: Duration::from_ms(40),
-            accurate_ecn: false,
             receive_buffer_initial: 64 << 10,
             receive_buffer_max: base::limits::RING_MAX_DEFAULT,
             send_buffer_initial: 0,
@@ -82,6 +84,7 @@ impl Default for Config {
             tail_probes: true,
             burst_segments_min: 2,
             ring_linger: Duration::from_ms(10),
+            runs_each_ack: false,
             rates: RateSettings::default(),
         }
     }

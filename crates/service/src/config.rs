@@ -159,6 +159,9 @@ options! {
     /// Reports, and announcements of flows, to all agents together, per second; when more are due, reports merge [default: 20000]
     #[arg(env = "TOWPATH_CC_REPORTS", value_name = "N")]
     cc_reports: u32,
+    /// Run programs once for each acknowledgement, as the CCP paper has it, instead of once for each flow and batch of packets [default: false]
+    #[arg(env = "TOWPATH_CC_EVERY_ACK", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    cc_every_ack: bool,
     /// Users beside root and the service's own whose processes may be agents, by number; they see only flows of their own user [default:
     /// none]
     #[arg(env = "TOWPATH_CC_ALLOW_UIDS", value_delimiter = ',', value_name = "UID")]

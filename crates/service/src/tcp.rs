@@ -122,6 +122,7 @@ pub fn flows(config: &Config) -> Result<Arc<Flows>, ServiceError> {
         receive_buffer_max: config.receive_max,
         send_buffer_initial: config.link.send_buffer,
         send_buffer_max: config.ring_max,
+        runs_each_ack: config.agents.as_ref().is_some_and(|agents| agents.every_ack),
         ..flow::Config::default()
     };
     Ok(Arc::new(Flows::new(flow_config, [u64::from_ne_bytes(low), u64::from_ne_bytes(high)])))

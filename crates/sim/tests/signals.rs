@@ -9,7 +9,7 @@ use link::{Amount, LinkConfig, Loss, Outage, PacketRange, Probability, Reorder};
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use sim::apps::Profile;
-use sim::scenario::{Report, Run, Setting};
+use sim::scenario::{Event, Report, Run, Setting};
 use sim::{AgentSetting, Capture, KeptReport, Mind, NodeId};
 use std::cell::RefCell;
 use std::io::Write;
@@ -23,14 +23,17 @@ const WINDOW: u32 = 120 * MSS as u32;
 const OUTBOUND: u32 = 2;
 
 /// All signals in each run's report: sums of what adds up, the least round-trip time, all else as it is. The window grows by what is
-/// acknowledged, up to [`WINDOW`].
+/// acknowledged, up to [`WINDOW`]. Behind the signals stands the number of runs.
 fn all_signals() -> Source {
     let mut program = Builder::new();
     let variables = Primitive::NAMES.map(|(_, signal)| match signal {
         Primitive::RttSample => program.volatile_report(u32::MAX),
         _ => program.volatile_report(0),
     });
+    let runs = program.volatile_report(0);
     program.always(|event| {
+        let sum = event.add(runs, 1);
+        event.set(runs, sum);
         for (variable, (_, signal)) in variables.into_iter().zip(Primitive::NAMES) {
             match signal {
                 Primitive::Now
@@ -414,6 +417,19 @@ fn check_samples(report: &KeptReport, expected: &Expected, model: &Model, done: 
 
 /// Runs one flow of `bytes` over `link`, and compares.
 fn run(link: &LinkConfig, bytes: u64, change: impl FnOnce(&mut Setting)) -> (Compared, Report) {
+    let (reports, segments, report) = record(link, bytes, change);
+    let data = segments.iter().filter(|s| s.is_sent && s.len > 0);
+    let isn = segments.iter().find(|s| s.is_sent).unwrap().seq;
+    let written = data.map(|s| s.seq.wrapping_sub(isn) - 1 + s.len).max().unwrap();
+    (compare(&reports, &segments, u64::from(written)), report)
+}
+
+/// Runs one flow of `bytes` over `link`: its program's reports, its segments, and how the run went.
+fn record(
+    link: &LinkConfig,
+    bytes: u64,
+    change: impl FnOnce(&mut Setting),
+) -> (Vec<KeptReport>, Vec<Segment>, Report) {
     let mut setting = Setting::pair(3, link, Profile::Bulk(bytes), 1);
     let mind = Mind::Gives(Arc::new(all_signals()));
     setting.machines[SENDER].agent = Some(AgentSetting { staleness: Duration::ZERO, mind });
@@ -427,10 +443,7 @@ fn run(link: &LinkConfig, bytes: u64, change: impl FnOnce(&mut Setting)) -> (Com
     run.take_capture().unwrap().finish().unwrap();
     let reports = run.network().machine(NodeId(SENDER)).unwrap().host().unwrap().take_reports();
     let segments = segments(&buffer.0.borrow());
-    let data = segments.iter().filter(|s| s.is_sent && s.len > 0);
-    let isn = segments.iter().find(|s| s.is_sent).unwrap().seq;
-    let written = data.map(|s| s.seq.wrapping_sub(isn) - 1 + s.len).max().unwrap();
-    (compare(&reports, &segments, u64::from(written)), report)
+    (reports, segments, report)
 }
 
 /// 20 Mbit/s, a round trip of 20 ms, and room for the whole window.
@@ -513,4 +526,55 @@ fn signals_with_counted_marks() {
     });
     assert!(report.marked > 100, "{done:?}, {} marked", report.marked);
     assert_eq!(done.marked, report.marked * MSS, "nothing was lost, so each mark was counted");
+}
+
+/// With `runs_each_ack` a program runs once for each acknowledgement, however many a batch has.
+#[test]
+fn signals_of_each_acknowledgement() {
+    // Acknowledgements come at intervals of 0.12 ms.
+    let link = LinkConfig {
+        loss: Loss::List(vec![PacketRange { first: 300, last: 302 }]),
+        queue_packets: Some(500),
+        ..LinkConfig::rated(200_000_000, Duration::from_ms(10))
+    };
+    assert!(missed(&link, false) > 20, "a batch is one run");
+    assert_eq!(missed(&link, true), 0);
+}
+
+/// Segments with news in the capture for which the program did not run: the runs that each report tells of are held against the segments
+/// that bring its bytes.
+fn missed(link: &LinkConfig, is_each: bool) -> usize {
+    let (reports, segments, _) = record(link, 2_000_000, |setting| {
+        setting.machines[SENDER].shared.runs_each_ack = is_each;
+        // Acknowledgements come in batches: the machine stops for 5 ms again and again.
+        let stop = |i: u64| (Duration::from_ms(40 + 10 * i), Event::Stop(SENDER, Duration::from_ms(5)));
+        setting.events.extend((0..40).map(stop));
+        // The way back loses nothing.
+        setting.machines[SENDER].links[1].loss = Loss::None;
+    });
+    let mut model = Model::default();
+    let mut heard = Vec::new();
+    for segment in &segments {
+        if segment.is_sent {
+            model.send(segment);
+        } else {
+            model.hear(segment);
+            let bytes = [std::mem::take(&mut model.acked), std::mem::take(&mut model.misordered)];
+            heard.extend(Some(bytes).filter(|bytes| *bytes != [0, 0]));
+        }
+    }
+    let (mut heard, mut missed) = (heard.into_iter(), 0);
+    for report in reports.iter().filter(|report| !report.values.is_empty()) {
+        let told = [value(report, Primitive::BytesAcked), value(report, Primitive::BytesMisordered)];
+        let (mut sum, mut count) = ([0, 0], 0);
+        while sum != told {
+            let bytes = heard.next().expect("no run tells of more than was heard");
+            sum = [sum[0] + bytes[0], sum[1] + bytes[1]];
+            count += 1;
+        }
+        let runs = *report.values.last().unwrap() as usize;
+        missed += count - count.min(runs);
+    }
+    assert_eq!(heard.next(), None);
+    missed
 }

@@ -22,6 +22,8 @@ pub struct AgentSettings {
     pub places: Vec<AgentPlace>,
     /// CREATEs and reports per second to all agents together.
     pub reports: u32,
+    /// Programs run once for each acknowledgement, not for each batch.
+    pub every_ack: bool,
     /// Users beside root and the service's own whose processes may be agents.
     pub allow_uids: Vec<u32>,
     /// The largest window that an agent may set, bytes.
@@ -32,8 +34,8 @@ pub struct AgentSettings {
 
 impl Options {
     pub(super) fn agents(&self) -> Result<Option<AgentSettings>, ServiceError> {
-        const OF_AGENTS: [&str; 5] =
-            ["cc_agents", "cc_reports", "cc_allow_uids", "cc_window_max", "cc_rate_max"];
+        const OF_AGENTS: [&str; 6] =
+            ["cc_agents", "cc_reports", "cc_every_ack", "cc_allow_uids", "cc_window_max", "cc_rate_max"];
         let wrong = |key, must| Err(ServiceError::Value { key, must });
         let Some(socket) = self.cc_socket.clone() else {
             self.refuse_set(&OF_AGENTS, "be used with --cc-socket, which agents answer to")?;
@@ -61,6 +63,7 @@ impl Options {
             socket,
             places,
             reports: self.cc_reports.unwrap_or(REPORTS_PER_SECOND),
+            every_ack: self.cc_every_ack.unwrap_or(false),
             allow_uids: self.cc_allow_uids.clone().unwrap_or_default(),
             window_max: self.cc_window_max.unwrap_or(u64::from(congestion::CWND_MAX)),
             rate_max: self.cc_rate_max.unwrap_or(u64::MAX),

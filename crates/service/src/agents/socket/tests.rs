@@ -13,6 +13,7 @@ fn open(folder: &TempDir) -> Result<AgentSocket, ServiceError> {
         socket: folder.path().join("cc"),
         places: Vec::new(),
         reports: 1,
+        every_ack: false,
         allow_uids: Vec::new(),
         window_max: 1,
         rate_max: 1,
