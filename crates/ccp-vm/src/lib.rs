@@ -60,7 +60,7 @@ pub use register::{
     CONTROLS_MAX, Field, INFINITY, Implicit, LEGACY_INFINITY, LOCALS_MAX, PRIMITIVES, REPORTS_MAX, Register,
     Scope, TEMPS_MAX,
 };
-pub use signals::{Primitive, Signals};
+pub use signals::{Primitive, Reads, Signals};
 
 /// Most instructions of a program, and most that one run executes (CCP-compatible datapaths: 256).
 pub const INSTRUCTIONS_MAX: usize = 256;

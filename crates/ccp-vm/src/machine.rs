@@ -5,7 +5,7 @@ use crate::changes::Changes;
 use crate::instruction::Opcode;
 use crate::program::Program;
 use crate::register::{CONTROLS_MAX, Implicit, PRIMITIVES, REPORTS_MAX};
-use crate::signals::Signals;
+use crate::signals::{Primitive, Signals};
 use crate::slots::{CONTROL, REPORT, ROW, TEMP, WORDS, implicit};
 
 const EVENT_FLAG: usize = implicit(Implicit::EventFlag);
@@ -109,12 +109,29 @@ impl Machine {
     /// # Errors
     /// What stopped the run.
     pub fn run(&mut self, program: &Program, input: &Invocation<'_>) -> Result<Decision, Fault> {
-        let now_us = input.signals.now_us;
-        self.words[..PRIMITIVES].copy_from_slice(&input.signals.registers());
+        *self.signals() = input.signals.registers();
+        self.run_loaded(program, input.cwnd, input.rate)
+    }
+
+    /// The registers of the signals, by [`Primitive`]: what [`run_loaded`](Self::run_loaded) runs with. Those that the program does not read
+    /// may hold anything, but the time must be right.
+    #[must_use]
+    #[inline]
+    pub fn signals(&mut self) -> &mut [u64; PRIMITIVES] {
+        self.words.first_chunk_mut().expect("the row begins with the signals")
+    }
+
+    /// As [`run`](Self::run), with signals that were put into their registers by [`signals`](Self::signals).
+    ///
+    /// # Errors
+    /// What stopped the run.
+    #[inline]
+    pub fn run_loaded(&mut self, program: &Program, cwnd: u64, rate: u64) -> Result<Decision, Fault> {
+        let now_us = self.words[Primitive::Now as usize];
         let micros = self.timer_base.saturating_add(now_us.saturating_sub(self.timer_set_us));
         self.words[MICROS] = micros;
-        self.words[CWND] = input.cwnd;
-        self.words[RATE] = input.rate;
+        self.words[CWND] = cwnd;
+        self.words[RATE] = rate;
         self.words[EVENT_FLAG] = 0;
         self.words[FALLTHROUGH] = 0;
         self.words[REPORT_FLAG] = 0;
@@ -132,7 +149,7 @@ impl Machine {
         }
         let or_before =
             |word: usize, before: u64| if self.words[word] == 0 { before } else { self.words[word] };
-        Ok(Decision { cwnd: or_before(CWND, input.cwnd), rate: or_before(RATE, input.rate) })
+        Ok(Decision { cwnd: or_before(CWND, cwnd), rate: or_before(RATE, rate) })
     }
 
     /// True if a run has asked for a report that was not taken yet.

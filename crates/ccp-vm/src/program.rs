@@ -5,7 +5,7 @@ use crate::instruction::{Event, Instruction, Opcode};
 use crate::merge::Merge;
 use crate::refusal::Refusal;
 use crate::register::{Implicit, REPORTS_MAX};
-use crate::signals::Primitive;
+use crate::signals::{Primitive, Reads};
 use crate::slots::{CONSTANTS_MAX, REPORT, VARIABLES, WORDS, implicit};
 use crate::verify::verify;
 use crate::{EVENTS_MAX, INSTRUCTIONS_MAX};
@@ -72,6 +72,18 @@ impl Program {
     #[must_use]
     pub fn is_reading(&self, signal: Primitive) -> bool {
         self.active_steps().iter().any(|step| step.left == signal as u8 || step.right == signal as u8)
+    }
+
+    /// The signals that instructions read.
+    #[must_use]
+    pub fn reads(&self) -> Reads {
+        let read = Primitive::NAMES.map(|(_, signal)| (signal, self.is_reading(signal)));
+        read.into_iter().fold(
+            Reads::default(),
+            |all, (signal, is_read)| {
+                if is_read { all.with(signal) } else { all }
+            },
+        )
     }
 
     /// True if an instruction writes the register, or may.

@@ -65,6 +65,36 @@ impl Primitive {
     }
 }
 
+/// A set of signals.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Reads(u16);
+
+impl Reads {
+    /// The set of these signals.
+    #[must_use]
+    pub const fn of(signals: &[Primitive]) -> Self {
+        let (mut bits, mut i) = (0, 0);
+        while i < signals.len() {
+            bits |= 1 << signals[i] as u16;
+            i += 1;
+        }
+        Self(bits)
+    }
+
+    /// The set with `signal` added.
+    #[must_use]
+    pub const fn with(self, signal: Primitive) -> Self {
+        Self(self.0 | 1 << signal as u16)
+    }
+
+    /// True if at least one signal is in both sets.
+    #[must_use]
+    #[inline]
+    pub const fn has_any(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
 /// The state of a flow since its program ran last. `Default` is a batch in which nothing happened.
 ///
 /// The fields lie in the order of the registers, so that a run copies them by a few wide moves.

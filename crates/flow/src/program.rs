@@ -7,9 +7,9 @@
 //!   core: sent --> [ Sampler ] --sample-----------------^       \--> report due --> slow path: report, report_taken
 //! ```
 
-use crate::rate_sample::{Delivery, Sample, Sampler, Sending};
+use crate::rate_sample::{Delivery, Sampler, Sending};
 use base::SeqNumber;
-use ccp_vm::{Bounds, Changes, Decision, Invocation, Machine, Program, Signals};
+use ccp_vm::{Bounds, Changes, Decision, Machine, Primitive, Program, Reads};
 use std::sync::Arc;
 
 /// Microseconds: the resolution of round-trip times on short paths; on others it is a 64th of a round trip.
@@ -75,6 +75,16 @@ pub enum Echo {
     Bytes(u32),
 }
 
+/// Signals of which each run draws a sample from the marks of what was sent.
+const SAMPLED: Reads = Reads::of(&[Primitive::RttSample, Primitive::RateIncoming, Primitive::RateOutgoing]);
+/// Signals that count segments, but for those lost.
+const COUNTED: Reads = Reads::of(&[
+    Primitive::PacketsAcked,
+    Primitive::PacketsMisordered,
+    Primitive::EcnPackets,
+    Primitive::PacketsInFlight,
+]);
+
 /// Counts segments in bytes: the last one counted may have room for bytes of the next count.
 #[derive(Clone, Copy, Debug, Default)]
 struct Segments {
@@ -103,12 +113,13 @@ impl Segments {
 pub struct FlowProgram {
     program: Arc<Program>,
     number: u32,
+    /// The signals that the program reads: no others are computed, and without [`SAMPLED`] ones no marks are kept.
+    reads: Reads,
     bounds: Bounds,
     machine: Machine,
     /// The pacing rate that was decided on, bytes per second; 0: none.
     rate: u64,
     sampler: Sampler,
-    sample: Sample,
     gathered: Gathered,
     /// [`Situation::acked`] at the last acknowledgement, and at the last run.
     acked: [u64; 2],
@@ -132,11 +143,11 @@ impl FlowProgram {
         Self {
             program: start.program.clone(),
             number: start.number,
+            reads: start.program.reads(),
             bounds: start.bounds,
             machine: Machine::new(&start.program, at.now_us),
             rate: 0,
             sampler: Sampler::new(snd_max, at.delivered as u32, at.now_us as u32),
-            sample: Sample::default(),
             gathered: Gathered::default(),
             acked: [at.acked; 2],
             lost: at.lost,
@@ -152,8 +163,13 @@ impl FlowProgram {
 
     /// Another program begins in place of this one. What has happened and was not shown to this one is shown to the new one; a report that
     /// is due is dropped, because it is of no use to an agent that has changed the program.
-    pub fn replace(&mut self, start: &Start, now_us: u64) {
-        self.machine.start(&start.program, now_us);
+    pub fn replace(&mut self, start: &Start, at: &Situation, snd_max: SeqNumber) {
+        self.machine.start(&start.program, at.now_us);
+        let reads = start.program.reads();
+        if reads.has_any(SAMPLED) && !self.reads.has_any(SAMPLED) {
+            self.sampler = Sampler::new(snd_max, at.delivered as u32, at.now_us as u32);
+        }
+        self.reads = reads;
         self.program = start.program.clone();
         (self.number, self.bounds) = (start.number, start.bounds);
         self.is_announced = false;
@@ -199,12 +215,6 @@ impl FlowProgram {
     #[must_use]
     pub fn variables(&self) -> &[u64] {
         self.machine.variables()
-    }
-
-    /// The last samples of round-trip time and rates.
-    #[must_use]
-    pub const fn sample(&self) -> &Sample {
-        &self.sample
     }
 
     /// An acknowledgement has advanced `snd_una` to `una`, so that `acked` bytes are acknowledged in all. True: it echoes congestion for
@@ -273,6 +283,9 @@ impl FlowProgram {
     /// New data is sent; of `sending` the resolution is computed here, from the smoothed round-trip time.
     #[inline]
     pub fn sent(&mut self, sending: Sending, srtt_us: u32) {
+        if !self.reads.has_any(SAMPLED) {
+            return;
+        }
         let resolution_us = (srtt_us / 64).max(RESOLUTION_US_MIN);
         self.sampler.sent(&Sending { resolution_us, ..sending });
     }
@@ -291,49 +304,53 @@ impl FlowProgram {
 
     /// Runs the program once. `None`: a fault stopped it, and nothing changes.
     pub fn run(&mut self, at: &Situation) -> Option<Decision> {
-        let signals = self.signals(at);
+        self.load(at);
         self.ran_us = at.now_us;
         self.runs += 1;
-        let input = Invocation { signals: &signals, cwnd: u64::from(at.cwnd), rate: self.rate };
-        let wanted = self.machine.run(&self.program, &input).ok()?;
+        let wanted = self.machine.run_loaded(&self.program, u64::from(at.cwnd), self.rate).ok()?;
         let decision = self.bounds.apply(wanted);
         self.clamps += u64::from(decision != wanted);
         self.rate = decision.rate;
         Some(decision)
     }
 
-    /// All signals since the last run, which begin anew.
-    fn signals(&mut self, at: &Situation) -> Signals {
-        let gathered = std::mem::take(&mut self.gathered);
-        let sample = self.sampler.take(&Delivery {
-            newest: gathered.newest,
-            una: at.una,
-            delivered: at.delivered as u32,
-            now_us: at.now_us as u32,
-            min_rtt_us: at.min_rtt_us,
-        });
-        self.sample = sample;
+    /// Puts the signals since the last run, as far as the program reads them, into its registers. They begin anew.
+    #[inline]
+    fn load(&mut self, at: &Situation) {
+        let signals = self.machine.signals();
+        let mut set = |signal: Primitive, value: u64| signals[signal as usize] = value;
+        let gathered = &mut self.gathered;
         let acked = at.acked - self.acked[1];
         let lost = at.lost.wrapping_sub(self.lost);
-        (self.acked, self.lost) = ([at.acked; 2], at.lost);
-        let [in_order, misordered, marked, gone] = &mut self.counts;
-        Signals {
-            bytes_acked: acked,
-            bytes_misordered: gathered.misordered,
-            ecn_bytes: gathered.marked,
-            ecn_packets: marked.count(gathered.marked, at.mss),
-            lost_packets: gone.count(u64::from(lost), at.mss),
-            now_us: at.now_us,
-            packets_acked: in_order.count(acked, at.mss),
-            packets_misordered: misordered.count(gathered.misordered, at.mss),
-            bytes_in_flight: u64::from(at.pipe),
-            bytes_pending: at.pending,
-            packets_in_flight: u64::from(at.pipe.div_ceil(u32::from(at.mss.max(1)))),
-            rate_incoming: sample.rate_incoming,
-            rate_outgoing: sample.rate_outgoing,
-            rtt_us: u64::from(sample.rtt_us),
-            was_timeout: gathered.was_timeout,
+        set(Primitive::BytesAcked, acked);
+        set(Primitive::BytesMisordered, gathered.misordered);
+        set(Primitive::EcnBytes, gathered.marked);
+        set(Primitive::LostPackets, self.counts[0].count(u64::from(lost), at.mss));
+        set(Primitive::Now, at.now_us);
+        set(Primitive::BytesInFlight, u64::from(at.pipe));
+        set(Primitive::BytesPending, at.pending);
+        set(Primitive::WasTimeout, u64::from(gathered.was_timeout));
+        if self.reads.has_any(COUNTED) {
+            let [_, in_order, misordered, marked] = &mut self.counts;
+            set(Primitive::PacketsAcked, in_order.count(acked, at.mss));
+            set(Primitive::PacketsMisordered, misordered.count(gathered.misordered, at.mss));
+            set(Primitive::EcnPackets, marked.count(gathered.marked, at.mss));
+            set(Primitive::PacketsInFlight, u64::from(at.pipe.div_ceil(u32::from(at.mss.max(1)))));
         }
+        if self.reads.has_any(SAMPLED) {
+            let sample = self.sampler.take(&Delivery {
+                newest: gathered.newest,
+                una: at.una,
+                delivered: at.delivered as u32,
+                now_us: at.now_us as u32,
+                min_rtt_us: at.min_rtt_us,
+            });
+            set(Primitive::RateIncoming, sample.rate_incoming);
+            set(Primitive::RateOutgoing, sample.rate_outgoing);
+            let is_none = sample.rtt_us == 0;
+            set(Primitive::RttSample, if is_none { ccp_vm::INFINITY } else { u64::from(sample.rtt_us) });
+        }
+        (self.acked, self.lost, self.gathered) = ([at.acked; 2], at.lost, Gathered::default());
     }
 
     /// True, once for each report: one is due, and the slow path was not told. From then on later reports are merged with it until it is

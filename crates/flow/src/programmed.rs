@@ -32,7 +32,7 @@ impl FlowMut<'_> {
     // SETUP: the slow path calls it when an agent chooses a program.
     pub fn begin_program(&mut self, start: &Start, at: &Situation) {
         match &mut self.cold.program {
-            Some(program) => program.replace(start, at.now_us),
+            Some(program) => program.replace(start, at, self.tx.snd_max),
             None => {
                 self.cold.program = Some(Box::new(FlowProgram::new(start, at, self.tx.snd_max)));
                 self.cold.window.give_to_program();
