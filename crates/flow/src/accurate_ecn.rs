@@ -195,8 +195,8 @@ impl AccurateEcn {
         let marked = least + cycles * CYCLE;
         self.heard = self.heard.wrapping_add(marked);
         self.owed = self.owed.saturating_add(marked.saturating_mul(u32::from(mss)));
-        if packets > 0 {
-            let (now, weight) = (marked.min(packets) * 255 / packets, packets.min(SHARE_PACKETS));
+        if let Some(now) = (marked.min(packets) * 255).checked_div(packets) {
+            let weight = packets.min(SHARE_PACKETS);
             let old = u32::from(self.share) * (SHARE_PACKETS - weight);
             self.share = ((old + now * weight) / SHARE_PACKETS) as u8;
         }

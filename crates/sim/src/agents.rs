@@ -8,8 +8,10 @@
 //! ```
 
 mod mind;
+mod reno;
 
 pub use mind::{AgentMaker, Mind, random_program};
+pub use reno::in_datapath as reno_in_datapath;
 
 use base::{Duration, Instant, Seed};
 use ccp::{Command, Config, Endpoint, FlowId, NewFlow, NotTaken, Sender, Sent};

@@ -2,11 +2,12 @@
 //! time go in, answers and the next deadline come out.
 
 use super::KeptReport;
-use base::{Instant, Seed};
+use super::reno::{self, Reno};
+use base::{Duration, Instant, Seed};
 use ccp_agent::Agent;
 use ccp_vm::{Builder, Implicit, Num, Primitive, Register, Source, Variable};
 use ccp_wire::{Events, Fields, Instructions, Message, Update, messages};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
@@ -18,6 +19,8 @@ const DATAPATH: &[u8] = b"datapath";
 pub enum Mind {
     /// Each flow gets this program; the agent keeps all reports ([`Host::take_reports`](crate::Host::take_reports)).
     Gives(Arc<Source>),
+    /// Reno by the agent itself: each flow's program reports after this time, and the agent answers by a window.
+    Reno(Duration),
     /// Each flow gets a random valid program; at its reports it may get another one, or random fields, extremes among them.
     Random,
     /// What the algorithms of an agent of crate `ccp-agent` decide ([`Host::agent`](crate::Host::agent)).
@@ -56,12 +59,15 @@ pub(super) enum Thinker {
 
 impl Thinker {
     pub(super) fn new(mind: &Mind, rng: Seed) -> Self {
-        let script = |program| {
-            Self::Script(Script { program, rng, programs: 0, kept: Vec::new(), answers: VecDeque::new() })
+        let script = |role| {
+            Self::Script(Script { role, rng, programs: 0, kept: Vec::new(), answers: VecDeque::new() })
         };
         match mind {
-            Mind::Gives(source) => script(Some(Arc::clone(source))),
-            Mind::Random => script(None),
+            Mind::Gives(source) => script(Role::Gives(Arc::clone(source))),
+            Mind::Reno(interval) => {
+                script(Role::Reno { program: Arc::new(reno::reporter(*interval)), flows: BTreeMap::new() })
+            }
+            Mind::Random => script(Role::Random),
             Mind::Agent(maker) => Self::Agent(Box::new(maker.make())),
         }
     }
@@ -120,11 +126,21 @@ impl fmt::Debug for Thinker {
     }
 }
 
+/// What a script does.
+#[derive(Debug)]
+enum Role {
+    /// As [`Mind::Gives`].
+    Gives(Arc<Source>),
+    /// As [`Mind::Reno`]: the program of all flows, and each flow's state by its number.
+    Reno { program: Arc<Source>, flows: BTreeMap<u32, Reno> },
+    /// As [`Mind::Random`].
+    Random,
+}
+
 /// An agent for tests.
 #[derive(Debug)]
 pub(super) struct Script {
-    /// The program of each flow; `None`: all is random.
-    program: Option<Arc<Source>>,
+    role: Role,
     rng: Seed,
     /// Number of programs that it has installed.
     programs: u32,
@@ -146,24 +162,44 @@ impl Script {
         match message {
             // An agent that has just started says something, so that the endpoint knows it.
             Message::Ready { .. } => vec![Vec::new()],
-            Message::Create { flow, .. } => self.give(*flow),
-            Message::Measure { flow, values, .. } => match self.program {
-                Some(_) => {
-                    self.kept.push(KeptReport { at: now, flow: *flow, values: values.iter().collect() });
-                    Vec::new()
+            Message::Create { flow, create } => {
+                if let Role::Reno { flows, .. } = &mut self.role {
+                    flows.insert(*flow, Reno::new(create.cwnd, create.mss));
                 }
-                None if values.is_empty() => Vec::new(),
-                None => self.react(*flow),
-            },
+                self.give(*flow)
+            }
+            Message::Measure { flow, values, .. } => self.hear(now, *flow, values.iter().collect()),
             _ => Vec::new(),
+        }
+    }
+
+    /// What the agent says to a report; one without values is a flow's last.
+    fn hear(&mut self, now: Instant, flow: u32, values: Vec<u64>) -> Vec<Vec<u8>> {
+        match &mut self.role {
+            Role::Gives(_) => {
+                self.kept.push(KeptReport { at: now, flow, values });
+                Vec::new()
+            }
+            Role::Reno { flows, .. } if values.is_empty() => {
+                flows.remove(&flow);
+                Vec::new()
+            }
+            Role::Reno { flows, .. } => {
+                let Some(reno) = flows.get_mut(&flow) else { return Vec::new() };
+                let update =
+                    Update { register: Register::implicit(Implicit::Cwnd), value: reno.hear(&values) };
+                vec![encoded(&Message::Update { flow, fields: Fields::of(&[update]) })]
+            }
+            Role::Random if values.is_empty() => Vec::new(),
+            Role::Random => self.react(flow),
         }
     }
 
     /// INSTALL and CHANGE for a flow.
     fn give(&mut self, flow: u32) -> Vec<Vec<u8>> {
-        let (source, updates) = match &self.program {
-            Some(source) => (Source::clone(source), Vec::new()),
-            None => (random_program(&mut self.rng), self.random_fields()),
+        let (source, updates) = match &self.role {
+            Role::Gives(program) | Role::Reno { program, .. } => (Source::clone(program), Vec::new()),
+            Role::Random => (random_program(&mut self.rng), self.random_fields()),
         };
         self.programs += 1;
         let program = self.programs;
