@@ -124,23 +124,18 @@ impl std::str::FromStr for Wanted {
 
 impl Cc {
     pub fn execute(self) -> anyhow::Result<()> {
-        let (place, ask, json): (_, _, _) = match self.what {
+        let (place, ask, json, text): (_, _, _, fn(&Value) -> String) = match self.what {
             What::Check(check) => return check.execute(),
             What::Try(trial) => return trial.execute(),
             What::Record(record) => return record.execute(),
             What::Replay(replay) => return replay.execute(),
             What::Kernel(kernel) => return kernel.execute(),
-            What::List { place, json } => (place, CongestionAsk::List, json),
-            What::Show { place, flow, json } => (place, CongestionAsk::Show(flow), json),
+            What::List { place, json } => (place, CongestionAsk::List, json, list),
+            What::Show { place, flow, json } => (place, CongestionAsk::Show(flow), json, shown),
             What::Set(set) => {
                 let (place, json) = (set.place.clone(), set.json);
-                (place, set.ask()?, json)
+                (place, set.ask()?, json, done)
             }
-        };
-        let text = match &ask {
-            CongestionAsk::List => list,
-            CongestionAsk::Set { .. } => done,
-            CongestionAsk::Show(_) => shown,
         };
         let answer = report(&place.path(), Report::Congestion(Box::new(ask)))?;
         print_report(&answer, json, text)
