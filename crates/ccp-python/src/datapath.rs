@@ -17,7 +17,7 @@ fn whole(name: &str, value: &Bound<'_, PyAny>) -> PyResult<u64> {
     }
     let says = || format!("`{name}` must be a number from 0 to 2^64 - 1, not {value:?}");
     let number: f64 = value.extract().map_err(|_| PyTypeError::new_err(says()))?;
-    if number >= 0.0 && number < 18_446_744_073_709_551_616.0 {
+    if (0.0..18_446_744_073_709_551_616.0).contains(&number) {
         Ok(number as u64)
     } else {
         Err(PyValueError::new_err(says()))
