@@ -130,8 +130,10 @@ fn reports_that_find_no_room_are_merged_and_none_is_lost() {
 /// An agent that is so slow that its socket stays full loses its flows, and gets them again under new numbers once it reads.
 #[test]
 fn flows_fall_back_from_a_stalled_agent_and_return_to_it() {
-    let link = LinkConfig::rated(100_000_000, Duration::from_us(100));
-    let mut setting = Setting::pair(4, &link, Profile::Bulk(12_000_000), 2);
+    let mut link = LinkConfig::rated(100_000_000, Duration::from_us(100));
+    // A flow falls back after three round trips: a long queue would make them longer than the agent is slow.
+    link.queue_packets = Some(50);
+    let mut setting = Setting::pair(4, &link, Profile::Bulk(6_000_000), 2);
     let mind = Mind::Gives(Arc::new(counting()));
     setting.machines[1].agent =
         Some(AgentSetting { keeps_datagrams: false, staleness: Duration::from_ms(120), mind });

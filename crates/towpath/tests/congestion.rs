@@ -45,6 +45,7 @@ fn role() {
         "agent-comes-and-goes" => agent_comes_and_goes(),
         "hostile" => hostile(),
         "released-agent" => released_agent(),
+        "recorded" => recorded(),
         "agent" => agent::serve(),
         other => panic!("no role {other}"),
     }
@@ -134,6 +135,32 @@ fn rules() {
 #[test]
 fn an_agent_gets_live_flows_its_death_falls_back_and_its_return_resumes() {
     in_namespace("agent-comes-and-goes");
+}
+
+#[test]
+fn what_a_live_agent_has_decided_is_decided_again_by_a_replay() {
+    in_namespace("recorded");
+}
+
+fn recorded() {
+    let place = Place::with_agents(&["--congestion", "cubic"], "/agent");
+    let (recorder, file) = place.record();
+    let _agent = place.start_agent_that("aimd");
+    let peer = Peer::listen();
+    let mut program = place.start("connect", "10.80.0.2", peer.port(), "ccp");
+    assert_eq!(program.lines(3)[2], "connected ccp");
+    let file = file.to_str().unwrap();
+    // The file grows meanwhile: every beginning of it is a recording.
+    let found = place::until("ten decisions", || {
+        let found = place.json(&["cc", "replay", file, "aimd"]);
+        (found["same"].as_u64() >= Some(10)).then_some(found)
+    });
+    assert_eq!((&found["flows"], &found["left_out"]), (&1.into(), &0.into()));
+    assert!(found["reports"].as_u64() >= Some(9), "{found}");
+    program.ends_with("end ccp", peer);
+    drop(recorder);
+    let why = place.refusal(&["cc", "replay", file, "vegas"]);
+    assert!(why.contains("vegas decides otherwise"), "{why}");
 }
 
 fn agent_comes_and_goes() {

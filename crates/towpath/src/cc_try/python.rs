@@ -43,13 +43,11 @@ pub fn run(subject: &str, order: &Value) -> anyhow::Result<Value> {
     serde_json::from_str(&text).context("the result is no JSON")
 }
 
-/// The module beside this program.
+/// The module beside this program, where `cargo build` and `cargo test` leave it.
 fn built_module() -> Option<PathBuf> {
     let own = std::env::current_exe().ok()?;
     let folder = own.parent()?;
-    // A test program lies one folder further down.
-    let folders = [folder, folder.parent()?];
-    folders.iter().map(|folder| folder.join(BUILT)).find(|path| path.is_file())
+    [folder.join(BUILT), folder.join("deps").join(BUILT)].into_iter().find(|path| path.is_file())
 }
 
 fn python_path(folder: &Path) -> anyhow::Result<std::ffi::OsString> {

@@ -1,17 +1,29 @@
 //! An agent of congestion control in the messages of Portus, at the path in `AGENT`: it sets windows, and a rate that is too large.
 
+use ccp_agent::{Agent, Runner};
+use ccp_algorithms::aimd::Aimd;
 use ccp_vm::{Builder, Primitive, Variable};
 use ccp_wire::{Fields, List, Message, Update, messages};
 use std::os::unix::net::UnixDatagram;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The number of the agent's only program.
 pub const PROGRAM: u32 = 7;
+
+/// AIMD of crate `ccp-algorithms`, until it is killed.
+fn serve_aimd(path: &Path) {
+    let mut agent = Agent::new();
+    agent.add(Aimd).unwrap();
+    Runner::bind(path).unwrap().run(&mut agent, &|| false, &mut |_| {}).unwrap();
+}
 
 /// Answers until it is killed; with `dies` in `AGENT_THAT` until it has installed its program.
 pub fn serve() {
     let path = PathBuf::from(std::env::var_os("AGENT").unwrap());
     let _ = std::fs::remove_file(&path);
+    if std::env::var("AGENT_THAT").is_ok_and(|what| what == "aimd") {
+        return serve_aimd(&path);
+    }
     let socket = UnixDatagram::bind(&path).unwrap();
     let mut buffer = [0; 1024];
     let mut reports = 0_u64;

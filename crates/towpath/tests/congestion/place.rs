@@ -187,6 +187,15 @@ impl Place {
         )
     }
 
+    /// Records what the service and its agents say; the file is there when the service has agreed.
+    pub fn record(&self) -> (Running, PathBuf) {
+        let file = self.folder.path().join("agents.rec");
+        let mut command = self.command(&["cc", "record"]);
+        let recorder = Running(command.arg(&file).stdout(Stdio::null()).spawn().unwrap());
+        until("the recording", || file.exists().then_some(()));
+        (recorder, file)
+    }
+
     /// The service's socket towards agents.
     pub fn agents_socket(&self) -> PathBuf {
         self.folder.path().join("agents/cc")
