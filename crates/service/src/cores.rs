@@ -1,11 +1,13 @@
 //! The threads that move bytes. Each runs one core of the fast path over one queue of the port; the first also runs the relays. A thread
 //! sleeps on one epoll: its command bell, a bell per application region, and the port.
 
+pub(crate) mod load;
 pub(crate) mod meter;
 pub(crate) mod wakers;
 
 use crate::ServiceError;
 use crate::channels::engine::{Engine, Say, Start};
+use crate::cores::load::{LoadMeter, Loads};
 use crate::cores::meter::CoreMeter;
 use crate::cores::wakers::Bells;
 use crate::cores::wakers::write_eventfd;
@@ -76,6 +78,8 @@ pub struct Common {
     pub clock: Clock,
     /// Time to poll before sleeping.
     pub spin: Duration,
+    /// The load of each core.
+    pub loads: Arc<Loads>,
     /// Whether threads count their cycles: a [`cycles::Switch`] as a word.
     pub cycles: Arc<AtomicU32>,
 }
@@ -119,7 +123,7 @@ impl Core {
             port.capabilities(),
         )
         .with_others(others);
-        let meter = CoreMeter::default();
+        let (meter, load) = (CoreMeter::default(), LoadMeter::new(index));
         let mut worker = Worker {
             core,
             port,
@@ -131,6 +135,7 @@ impl Core {
             channels: None,
             port_wait: None,
             meter,
+            load,
             looked_at: Instant::ZERO,
             rested_at: Instant::ZERO,
         };
@@ -194,6 +199,7 @@ struct Worker {
     /// Readiness of the port that the epoll waits for; `None`: the port is not watched.
     port_wait: Option<Wait>,
     meter: CoreMeter,
+    load: LoadMeter,
     /// When the bells of resting applications were last looked at, and when silent applications were last laid to rest.
     looked_at: Instant,
     rested_at: Instant,
@@ -205,6 +211,10 @@ impl Worker {
         loop {
             let now = self.common.clock.now();
             self.meter.begin(&self.common.cycles, self.core.counters());
+            let counters = self.core.counters();
+            if self.load.begin(now, counters.packets + counters.segments_out, &self.common.loads) {
+                write_eventfd(self.common.told.as_fd());
+            }
             let progress = self.core.round(now, self.port.as_mut(), &mut self.meter);
             self.meter.wakes();
             self.core.wakes().for_each(|news| self.common.bells.wake(news.region, news.context));
@@ -228,6 +238,7 @@ impl Worker {
                 continue;
             }
             self.meter.idle();
+            self.load.idle();
             let since = *quiet_since.get_or_insert(now);
             let own = self.channels.as_ref().map_or(Instant::NEVER, |engine| engine.deadline());
             let deadline = progress.deadline.min(own);
