@@ -124,8 +124,7 @@ fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Reg
     let tcp = Tcp::new(&config, common.flows.clone(), opened.mac, opened.mtu, rings, common.clock)?;
     let counting = Counting::new(common.cycles);
     let channels = config.channels.clone();
-    let mut registry =
-        Registry::new(config, cores, common.bells, tcp, scaling, counting, watched, Instant::now());
+    let mut registry = Registry::new(config, cores, common.bells, tcp, scaling, counting, watched);
     registry.port = opened.description;
     if let Some(settings) = channels {
         registry.begin_channels(hub_of(&settings)?, settings)?;

@@ -163,10 +163,9 @@ impl Registry {
         scaling: Scaling,
         counting: Counting,
         watched: &Watched,
-        now: Instant,
     ) -> Self {
         Self {
-            now,
+            now: tcp.system_time(tcp.now()),
             indices: Slots::new(0, config.max_applications),
             relays: HashMap::new(),
             cores,
