@@ -12,6 +12,7 @@ mod message;
 mod paths;
 pub mod profile;
 mod reason;
+mod socket_options;
 mod tcp_info;
 
 pub use accept::AcceptRecord;
@@ -21,9 +22,10 @@ pub use congestion::{
 pub use dial::{DialError, Distrust, TRUST_UID_ENV, check_folder, dial};
 pub use line::{FDS_MAX, Line, LineError, MESSAGE_MAX, Received};
 pub use message::{
-    CONTROL_SLOT, ChannelWish, Counting, Grant, Left, Lent, PROTOCOL, Parent, Push, RegionInfo, Reply,
-    Report, Request, Settings, SocketOptions, ToApplication, ToService, Unlisten, Welcome, grown,
+    CONTROL_SLOT, CoresWish, Counting, Grant, Left, Lent, PROTOCOL, Parent, Push, RegionInfo, Reply, Report,
+    Request, Settings, ToApplication, ToService, Unlisten, Welcome, grown,
 };
 pub use paths::{CONTROL_ENV, VERSIONS_ENV, default_control_path, own_control_path, versions};
 pub use reason::KernelReason;
+pub use socket_options::{AppType, ChannelWish, SocketOptions};
 pub use tcp_info::{TcpInfo, state as tcp_state};

@@ -3,13 +3,14 @@
 use crate::TcpInfo;
 use crate::congestion::{CongestionAsk, CongestionName};
 use crate::reason::KernelReason;
+use crate::socket_options::SocketOptions;
 use serde::{Deserialize, Serialize};
 use shm::{Kind, Params, Side};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Version of these messages. Each side refuses any other version, with a message that says which one it speaks.
-pub const PROTOCOL: u32 = 20;
+pub const PROTOCOL: u32 = 21;
 /// Slot 0 of an application region carries no connection: its doorbell bit means "read the control socket".
 pub const CONTROL_SLOT: u32 = 0;
 
@@ -81,73 +82,6 @@ impl RegionInfo {
     pub fn params(&self) -> Params {
         let kind = if self.pair { Kind::Pair } else { Kind::Application };
         Params { kind, id: u64::from(self.id), slots: self.slots, data_len: self.data_len }
-    }
-}
-
-/// Options of a socket that the service's TCP obeys. 0 means: the default of the service's configuration.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct SocketOptions {
-    /// `SO_KEEPALIVE`: keepalive probes are sent.
-    pub keep_alive: bool,
-    /// `TCP_KEEPIDLE`: silence before the first probe, seconds.
-    pub keep_idle: u16,
-    /// `TCP_KEEPINTVL`: time between probes, seconds.
-    pub keep_interval: u16,
-    /// `TCP_KEEPCNT`: unanswered probes before the connection fails.
-    pub keep_count: u8,
-    /// `TCP_USER_TIMEOUT`: longest time without acknowledgement, milliseconds.
-    pub user_timeout: u32,
-    /// `TCP_MAXSEG`: largest segment, payload bytes.
-    pub max_segment: u16,
-    /// `SO_RCVBUF`: receive buffer, bytes.
-    pub receive_buffer: u32,
-    /// `SO_MAX_PACING_RATE`, bytes per second; 0: no limit.
-    pub max_pacing_rate: u64,
-    /// `TCP_LINGER2`, seconds; negative: after `close` the connection does not wait for its peer's FIN.
-    pub linger2: i16,
-    /// `TCP_SYNCNT`, retransmissions of a SYN.
-    pub syn_count: u8,
-    /// `TCP_DEFER_ACCEPT`: time to wait for first bytes, seconds.
-    pub defer_accept: u16,
-    /// `TCP_CONGESTION`: the congestion control; `None`: the socket has chosen none.
-    pub congestion: Option<CongestionName>,
-    /// `IP_TOS`, the whole byte.
-    pub tos: u8,
-    /// `IPV6_TCLASS`, the whole byte.
-    pub traffic_class: u8,
-    /// `SO_PRIORITY`, at most 255.
-    pub priority: u8,
-    /// True when `IP_MTU_DISCOVER` is `IP_PMTUDISC_DONT`.
-    pub may_fragment: bool,
-    /// `SO_REUSEADDR`: a port that the service gives the socket may be shared with other such sockets.
-    pub reuse_address: bool,
-    /// Whether the connection may go over channels (`TOWPATH_CHANNEL`).
-    pub channel: ChannelWish,
-}
-
-/// What a program's `TOWPATH_CHANNEL` says about connections over channels to another service.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub enum ChannelWish {
-    /// Nothing: the service's rules decide.
-    #[default]
-    Unset,
-    /// Each connection is a TCP connection of its own.
-    Never,
-    /// By channel where the peer has a channel service, else plain TCP.
-    Prefer,
-    /// By channel, or not at all.
-    Require,
-}
-
-impl ChannelWish {
-    /// The values of the variable.
-    pub const NAMES: [(&'static str, Self); 3] =
-        [("never", Self::Never), ("prefer", Self::Prefer), ("require", Self::Require)];
-
-    /// The wish with this name in [`Self::NAMES`].
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, wish)| *wish)
     }
 }
 
@@ -423,6 +357,19 @@ pub enum Report {
     Channels,
     /// List or change what chooses congestion control.
     Congestion(Box<CongestionAsk>),
+    /// Change how many cores serve flows, then list cores, groups of flows and moves. To change it: only the service's own user or root.
+    Cores(CoresWish),
+}
+
+/// A change of the number of cores that serve flows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum CoresWish {
+    /// Change nothing; only report.
+    AsItIs,
+    /// So many, as far as there are so many, whatever the load is.
+    Fixed(u8),
+    /// As many as the load needs.
+    Auto,
 }
 
 /// A change of cycle counting.

@@ -12,7 +12,7 @@ use crate::Endpoint;
 use crate::option_values::{Rule, deferral, doubled, int};
 use crate::option_values::{linger, number, pacing_rate, timeval, traffic_class};
 use crate::send_buffer::BUFFER_MIN;
-use control::{ChannelWish, CongestionName, SocketOptions};
+use control::{AppType, ChannelWish, CongestionName, SocketOptions};
 use libc::*;
 use libc::{IPPROTO_IP as IP, IPPROTO_IPV6 as IPV6, IPPROTO_TCP as TCP, SOL_SOCKET as SOCKET};
 use rustix::io::Errno;
@@ -20,6 +20,11 @@ use std::time::Duration;
 
 /// From `linux/tcp.h`; `libc` does not define it.
 pub const TCP_INQ: i32 = 36;
+
+/// Level of options that only Towpath has: its name in ASCII. A kernel's own socket refuses it with ENOPROTOOPT.
+pub const SOL_TOWPATH: i32 = 0x5450;
+/// What matters on this connection, an int: 0 nothing said, 1 latency, 2 throughput ([`AppType`]).
+pub const TOWPATH_APP_TYPE: i32 = 1;
 
 /// Options that make `recvmsg` report when the bytes came. Where times have 64 bits the last two numbers equal the first two.
 const STAMPS: [i32; 4] = [SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMP_NEW, SO_TIMESTAMPNS_NEW];
@@ -117,6 +122,7 @@ fn inherited(option: Name) -> Option<(By, Rule)> {
         (SOCKET, SO_RCVBUF) => (Service, RECEIVE_BUFFER),
         (SOCKET, SO_MAX_PACING_RATE) => (Service, any_of(-1)),
         (SOCKET, SO_PRIORITY) => (Service, Kernel),
+        (SOL_TOWPATH, TOWPATH_APP_TYPE) => (Service, number_of(0, 0, 2)),
         (IP, IP_TOS) => (Service, Tos),
         (IPV6, IPV6_TCLASS) => (Service, Class),
         (IP, IP_MTU_DISCOVER) => (Service, number_of(IP_PMTUDISC_WANT, IP_PMTUDISC_DONT, IP_PMTUDISC_DO)),
@@ -256,6 +262,7 @@ impl Options {
             may_fragment: self.number(IP, IP_MTU_DISCOVER) == Some(IP_PMTUDISC_DONT),
             traffic_class: traffic_class(self.number(IPV6, IPV6_TCLASS)),
             priority: byte(self.number(SOCKET, SO_PRIORITY).unwrap_or(0)),
+            app_type: AppType::of(self.number(SOL_TOWPATH, TOWPATH_APP_TYPE).unwrap_or(0)),
             reuse_address: self.is_on(SOCKET, SO_REUSEADDR),
             // The program's, not the socket's: the request for a connection names it.
             channel: ChannelWish::Unset,

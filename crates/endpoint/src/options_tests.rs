@@ -1,6 +1,6 @@
 use super::*;
 use crate::stream::tests::{ends, send};
-use control::CongestionName;
+use control::{AppType, CongestionName};
 use std::sync::atomic::Ordering;
 
 const fn ints(on: i32, seconds: i32) -> [u8; 8] {
@@ -82,6 +82,29 @@ fn the_service_is_told_what_was_set() {
     assert_eq!(options.told(), told);
     options.note(Name::new(SOCKET, SO_MAX_PACING_RATE), &(-1_i32).to_ne_bytes());
     assert_eq!(options.told().max_pacing_rate, 0, "all ones: no limit");
+}
+
+#[test]
+fn a_program_says_what_matters_on_its_connection() {
+    let option = Name::new(SOL_TOWPATH, TOWPATH_APP_TYPE);
+    let mut options = Options::default();
+    assert_eq!((options.answer(option), options.told().app_type), (Ok(0), AppType::Unset));
+    for (value, app_type) in [(1, AppType::Latency), (2, AppType::Throughput), (0, AppType::Unset)] {
+        let bytes = i32::to_ne_bytes(value);
+        assert_eq!(options.accept(option, &bytes), Ok(None));
+        options.note(option, &bytes);
+        assert_eq!((options.answer(option), options.told().app_type), (Ok(value), app_type));
+        assert_eq!(options.passed_on().count(), 1, "a listener says it for all that it accepts");
+    }
+    for (option, value, error) in [
+        (option, &3_i32.to_ne_bytes()[..], Errno::INVAL),
+        (option, &(-1_i32).to_ne_bytes(), Errno::INVAL),
+        (option, &[1], Errno::INVAL),
+        (Name::new(SOL_TOWPATH, 2), &1_i32.to_ne_bytes(), Errno::NOPROTOOPT),
+    ] {
+        assert_eq!(options.accept(option, value), Err(error), "{option:?} {value:?}");
+    }
+    assert_eq!(option.obeyed_by(), Some(By::Service));
 }
 
 #[test]

@@ -11,9 +11,12 @@ pub use link::Link;
 
 use crate::channels::rules::ChannelRule;
 use crate::choice::Choices;
-use crate::config::values::{AgentPlace, ChannelCount, Congestion, Mac, Network, PortChoice, PortKind, Rate};
+use crate::config::values::{
+    AgentPlace, ChannelCount, Congestion, Cores, CoresChoice, Mac, Network, PortChoice, PortKind, Rate,
+};
 use crate::policy::{self, Door, Limits, Policy, Source};
 use crate::privilege::User;
+use crate::scaling::machine::Machine;
 use crate::{ServiceError, sys};
 use base::limits::{RECEIVE_MAX_DEFAULT, RING_MAX, RING_MAX_DEFAULT, SLOTS_MAX};
 use clap::{Args, ValueEnum};
@@ -247,9 +250,10 @@ options! {
     /// Poll at most this long before sleeping, microseconds; 0: never poll [default: 20]
     #[arg(env = "TOWPATH_SPIN_US", value_name = "US")]
     spin_us: u64,
-    /// Service threads that move bytes, from 1 to 14 [default: 1]
-    #[arg(env = "TOWPATH_CORES", value_name = "N")]
-    cores: u8,
+    /// Service threads that move bytes: a number from 1 to 14, or auto, or auto:MOST: as many as the load needs, of the processors that the service
+    /// may use [default: 1]
+    #[arg(env = "TOWPATH_CORES", value_name = "N|auto[:MOST]")]
+    cores: CoresChoice,
     /// User, and group if it is not that user's own, that a service of root becomes once its port is open, by name or number: USER[:GROUP]
     /// [default: it stays root, without root's capabilities]
     #[arg(env = "TOWPATH_USER", value_name = "USER")]
@@ -305,8 +309,8 @@ pub struct Config {
     pub receive_max: u32,
     /// Longest time to poll before sleeping, nanoseconds.
     pub spin_ns: u64,
-    /// Threads that move bytes, from 1 to 14.
-    pub cores: u8,
+    /// Threads that move bytes.
+    pub cores: Cores,
     /// The user that the service becomes once its port is open.
     pub user: Option<User>,
     /// The service was started by root: every user may register, unless it is private.
@@ -358,6 +362,9 @@ impl Options {
         let policy_source = source(self.policy, private);
         let (allow_uids, allow_gids) =
             (self.allow_uids.unwrap_or_default(), self.allow_gids.unwrap_or_default());
+        // Without a port there are no flows that a second core could serve.
+        let has_port = self.port.as_ref().is_some_and(|port| port.kind != PortKind::None);
+        let processors = if has_port { Machine::open().allowed() } else { 1 };
         let max_applications = self.max_applications.unwrap_or(1024);
         let limits =
             Limits { applications: max_applications, unfinished_hellos: UNFINISHED_HELLOS, ..Limits::NONE };
@@ -389,7 +396,7 @@ impl Options {
             ring_max: self.ring_max.unwrap_or(RING_MAX_DEFAULT),
             receive_max: self.ring_max.unwrap_or(RECEIVE_MAX_DEFAULT),
             spin_ns: self.spin_us.unwrap_or(SPIN_US).saturating_mul(1000),
-            cores: self.cores.unwrap_or(1),
+            cores: self.cores.unwrap_or(CoresChoice::Fixed(1)).resolve(processors),
             user,
             is_of_root: rustix::process::geteuid().is_root(),
             syscall_filter: self.syscall_filter.unwrap_or(true),
@@ -456,8 +463,8 @@ impl Config {
         if !(self.ring_max.is_power_of_two() && (4096..=RING_MAX).contains(&self.ring_max)) {
             return wrong("ring_max", "be a power of two from 4096 to 268435456");
         }
-        if !(1..=CORES_MAX).contains(&self.cores) {
-            return wrong("cores", "be from 1 to 14");
+        if !(1..=CORES_MAX).contains(&self.cores.most) {
+            return wrong("cores", "be from 1 to 14, auto, or auto:MOST");
         }
         let link = &self.link;
         if self.port != PortKind::None && link.own.is_empty() {
@@ -497,7 +504,7 @@ impl Config {
 }
 
 /// `Reply::Region` carries the region's memfd, the slow path's eventfd and one eventfd per core.
-const CORES_MAX: u8 = control::FDS_MAX as u8 - 2;
+pub(crate) const CORES_MAX: u8 = control::FDS_MAX as u8 - 2;
 
 #[cfg(test)]
 mod tests;

@@ -3,11 +3,12 @@
 
 pub(crate) mod load;
 pub(crate) mod meter;
+pub(crate) mod shares;
 pub(crate) mod wakers;
 
 use crate::ServiceError;
 use crate::channels::engine::{Engine, Say, Shared, Start};
-use crate::cores::load::Loads;
+use crate::cores::load::{LoadMeter, Loads};
 use crate::cores::meter::CoreMeter;
 use crate::cores::wakers::Bells;
 use crate::cores::wakers::write_eventfd;
@@ -78,10 +79,10 @@ pub struct Common {
     pub clock: Clock,
     /// Time to poll before sleeping.
     pub spin: Duration,
+    /// The load of each core.
+    pub loads: Arc<Loads>,
     /// Whether threads count their cycles: a [`cycles::Switch`] as a word.
     pub cycles: Arc<AtomicU32>,
-    /// How busy each core is.
-    pub loads: Loads,
 }
 
 /// What an epoll event is about: a bell or port that needs no more than that the core is awake; the core's own bell; from `REGION` on, the
@@ -123,9 +124,8 @@ impl Core {
             port.capabilities(),
         )
         .with_others(others);
-        let meter = CoreMeter::default();
+        let (meter, load) = (CoreMeter::default(), LoadMeter::new(index));
         let mut worker = Worker {
-            index,
             core,
             port,
             common,
@@ -136,6 +136,7 @@ impl Core {
             channels: None,
             port_wait: None,
             meter,
+            load,
             looked_at: Instant::ZERO,
             rested_at: Instant::ZERO,
         };
@@ -188,7 +189,6 @@ impl Drop for Core {
 }
 
 struct Worker {
-    index: u8,
     core: fastpath::Core,
     port: Box<dyn Port>,
     common: Common,
@@ -200,6 +200,7 @@ struct Worker {
     /// Readiness of the port that the epoll waits for; `None`: the port is not watched.
     port_wait: Option<Wait>,
     meter: CoreMeter,
+    load: LoadMeter,
     /// When the bells of resting applications were last looked at, and when silent applications were last laid to rest.
     looked_at: Instant,
     rested_at: Instant,
@@ -207,11 +208,14 @@ struct Worker {
 
 impl Worker {
     fn run(&mut self) {
-        let (mut quiet_since, mut busy_since) = (None::<Instant>, None::<Instant>);
+        let mut quiet_since: Option<Instant> = None;
         loop {
             let now = self.common.clock.now();
-            busy_since.take().into_iter().for_each(|at| self.common.loads.add(self.index, now.since(at)));
             self.meter.begin(&self.common.cycles, self.core.counters());
+            let counters = self.core.counters();
+            if self.load.begin(now, counters.packets + counters.segments_out, &self.common.loads) {
+                write_eventfd(self.common.told.as_fd());
+            }
             let progress = self.core.round(now, self.port.as_mut(), &mut self.meter);
             self.meter.wakes();
             self.core.wakes().for_each(|news| self.common.bells.wake(news.region, news.context));
@@ -234,10 +238,11 @@ impl Worker {
             let Some(obeyed) = self.obey(now) else { return };
             self.look_at_resting(now);
             if progress.is_busy() | obeyed | self.relay() | self.serve_channels(now) {
-                (quiet_since, busy_since) = (None, Some(now));
+                quiet_since = None;
                 continue;
             }
             self.meter.idle();
+            self.load.idle();
             let since = *quiet_since.get_or_insert(now);
             let own = self.channels.as_ref().map_or(Instant::NEVER, |engine| engine.deadline());
             let deadline = progress.deadline.min(own);

@@ -24,10 +24,12 @@ use crate::registry::registration::{Credentials, new_eventfd};
 use crate::registry::{Answer, BellChange, Registry};
 use crate::report::Viewer;
 use crate::report::profile_switch::{Counting, Part};
+use crate::scaling::machine::Machine;
+use crate::scaling::{Scaling, Way};
 use crate::tcp::{self, Tcp};
 use crate::{ServiceError, privilege, sys};
 use control::{
-    CongestionAsk, KernelReason, Line, LineError, Reply, Report, Request, ToApplication, ToService,
+    CongestionAsk, CoresWish, KernelReason, Line, LineError, Reply, Report, Request, ToApplication, ToService,
 };
 use fastpath::Others;
 use queue::Doorbell;
@@ -97,16 +99,17 @@ fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Reg
     // Before anything is given up: a folder is made, and a file is protected.
     let agents =
         config.agents.as_ref().map(|settings| Agents::open(settings, &config, clock.now())).transpose()?;
+    let machine = Machine::open();
     privilege::confine(&config)?;
     let core_bells: Result<Vec<Arc<OwnedFd>>, Errno> = opened.queues.iter().map(|_| new_eventfd()).collect();
     let common = Common {
-        loads: Loads::new(opened.queues.len()),
         core_bells: core_bells.map_err(os("make an eventfd"))?.into(),
         flows: tcp::flows(&config)?,
         bells: Arc::new(Bells::default()),
         told,
         clock,
         spin: base::Duration::from_ns(config.spin_ns),
+        loads: Arc::new(Loads::new(opened.queues.len())),
         cycles: Arc::default(),
     };
     let (mut cores, mut rings) = (Vec::new(), Vec::new());
@@ -116,10 +119,12 @@ fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Reg
         cores.push(core);
         rings.push((exceptions, commands));
     }
+    let way = Way { steering: opened.steering, means: opened.means };
+    let scaling = Scaling::new(config.cores, way, common.loads.clone(), machine);
     let tcp = Tcp::new(&config, common.flows.clone(), opened.mac, opened.mtu, rings, common.clock)?;
     let counting = Counting::new(common.cycles);
     let channels = config.channels.clone();
-    let mut registry = Registry::new(config, cores, common.bells, tcp, counting, watched, Instant::now());
+    let mut registry = Registry::new(config, cores, common.bells, tcp, scaling, counting, watched);
     registry.port = opened.description;
     if let Some(settings) = channels {
         registry.begin_channels(hub_of(&settings)?, settings)?;
@@ -273,10 +278,12 @@ impl Service {
         let held = self.registry.held.due();
         let helpers = self.helpers.due();
         let agents = self.registry.agents_due();
-        let at = [sweep, self.reap, self.leave, self.tcp_due, counting, held, deferred, helpers, agents]
-            .into_iter()
-            .flatten()
-            .min()?;
+        let scaling = self.registry.scaling.due().map(|at| self.registry.tcp.system_time(at));
+        let at =
+            [sweep, self.reap, self.leave, self.tcp_due, counting, held, deferred, helpers, agents, scaling]
+                .into_iter()
+                .flatten()
+                .min()?;
         let left = at.saturating_duration_since(now);
         Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) })
     }
@@ -327,6 +334,8 @@ impl Service {
             self.over = true;
         }
         self.registry.tcp.handle_timers();
+        let Registry { scaling, tcp, .. } = &mut self.registry;
+        scaling.handle_timers(tcp.now(), &mut tcp.slow);
         self.registry.pump_tcp();
         self.detach_doomed();
         self.follow_bells();
@@ -496,6 +505,8 @@ impl Service {
     /// Handles what the cores have reported.
     fn hear_cores(&mut self) {
         self.registry.hear_cores();
+        let Registry { scaling, tcp, .. } = &mut self.registry;
+        scaling.hear_load(tcp.now(), &mut tcp.slow);
         self.more = self.registry.tcp.hear();
     }
 
@@ -543,6 +554,7 @@ const fn changes_service(report: &Report) -> bool {
         Report::Congestion(ask) => {
             matches!(**ask, CongestionAsk::Set { .. } | CongestionAsk::Transcript { .. })
         }
+        Report::Cores(wish) => !matches!(wish, CoresWish::AsItIs),
         Report::Sockets | Report::Statistics | Report::Explain | Report::Channels => false,
     }
 }

@@ -11,6 +11,7 @@
 //!   handover  connections on their way from one process to another                report    ss, stat, explain
 //!   process   what the kernel says of processes                                   privilege what the daemon gives up
 //!   choice    which congestion control a flow gets                              agents    congestion control by other processes
+//!   scaling   how many cores serve flows, and which flows each has
 //! ```
 #![deny(unsafe_code)]
 
@@ -31,11 +32,14 @@ mod process;
 mod registry;
 mod relay;
 pub mod report;
+mod scaling;
 #[allow(unsafe_code)]
 mod sys;
 mod tcp;
 
-pub use config::values::{AgentPlace, ChannelCount, Congestion, Mac, Network, PortChoice, PortKind, Rate};
+pub use config::values::{
+    AgentPlace, ChannelCount, Congestion, Cores, CoresChoice, Mac, Network, PortChoice, PortKind, Rate,
+};
 pub use config::{AgentSettings, Config, Link, Options, Sharing};
 pub use daemon::Service;
 pub use daemon::control_socket::pid_behind;

@@ -29,6 +29,7 @@ use crate::policy::rates::Rates;
 use crate::registry::application::{Application, Family};
 use crate::report::profile_switch::Counting;
 use crate::report::statistics::{Process, Statistics};
+use crate::scaling::Scaling;
 use crate::sys;
 use crate::tcp::Tcp;
 use control::{CONTROL_SLOT, KernelReason, LineError, Push, Reply, ToApplication};
@@ -105,6 +106,8 @@ pub struct Registry {
     pub indices: Slots<u32>,
     /// The slow path and its state.
     pub tcp: Tcp,
+    /// How many cores serve flows, and which groups each has.
+    pub scaling: Scaling,
     /// Channels to other hosts; `None`: there are none.
     pub channels: Option<Channels>,
     /// Addresses and ports of connections inside this host.
@@ -157,17 +160,18 @@ impl Registry {
         cores: Vec<Core>,
         bells: Arc<Bells>,
         tcp: Tcp,
+        scaling: Scaling,
         counting: Counting,
         watched: &Watched,
-        now: Instant,
     ) -> Self {
         Self {
-            now,
+            now: tcp.system_time(tcp.now()),
             indices: Slots::new(0, config.max_applications),
             relays: HashMap::new(),
             cores,
             bells,
             tcp,
+            scaling,
             channels: None,
             ports: PortSpace::default(),
             judge: Judge::open().ok(),

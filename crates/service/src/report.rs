@@ -21,7 +21,7 @@ use crate::report::explain::Detail;
 use crate::report::port_stats::Traffic;
 use crate::report::statistics::Summary;
 use crate::tcp::Flow;
-use control::{Reply, Report};
+use control::{CoresWish, Reply, Report};
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
@@ -60,6 +60,12 @@ pub struct Socket<'a> {
     pub(crate) congestion: Option<Governed>,
     /// Pacing rate, bytes per second; 0: unknown.
     pub(crate) pacing_rate: u64,
+    /// The core that serves it, where there are several; `None`: no core does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) core: Option<u8>,
+    /// The group of its addresses, which moves between cores as a whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) group: Option<u8>,
     /// The further fields of `towpath explain`.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) detail: Option<Box<Detail<'a>>>,
@@ -156,7 +162,8 @@ impl Registry {
                 let channels = self.channel_totals();
                 let agents = self.agents.as_ref().map(Agents::counters).unwrap_or_default();
                 let summary = self.statistics.summary(alive, traffic, viewer);
-                serde_json::to_vec(&Summary { channels, agents, ..summary })
+                let cores = (self.cores.len() > 1).then(|| self.scaling.totals(self.cores.len()));
+                serde_json::to_vec(&Summary { channels, agents, cores, ..summary })
             }
             Report::Explain => {
                 self.sweep();
@@ -164,6 +171,17 @@ impl Registry {
             }
             Report::Cycles(wish) => self.whose_time(wish, viewer),
             Report::Channels => serde_json::to_vec(&self.channels_report(viewer)),
+            Report::Cores(wish) => {
+                let now = self.tcp.now();
+                let (scaling, slow) = (&mut self.scaling, &mut self.tcp.slow);
+                match wish {
+                    CoresWish::AsItIs => {}
+                    CoresWish::Fixed(cores) => scaling.set_cores(now, slow, Some(cores)),
+                    CoresWish::Auto => scaling.set_cores(now, slow, None),
+                }
+                let counted: Vec<_> = self.cores.iter().map(Core::count).collect();
+                serde_json::to_vec(&self.scaling.report(now, &self.tcp.slow, &counted))
+            }
             Report::Congestion(ask) => return self.congestion(&ask, viewer),
             Report::Shutdown | Report::Reload => {
                 return Answer::refused(Errno::PERM, "not to be had this way");
@@ -240,10 +258,14 @@ impl Registry {
             });
             let info = s.flow.and_then(|flow| self.tcp.slow.info(self.tcp.now(), flow));
             let load = |word: &std::sync::atomic::AtomicU64| word.load(Relaxed);
+            let owner = s.owner.filter(|_| self.cores.len() > 1);
+            let group = owner.map(|_| wire::FourTuple::new(s.local, remote).group());
             let mut line = self.blank(slot.map_or(0, |(owner, ..)| owner));
             let halves = slot.as_ref().map(|(_, service, app, _)| (*service, *app));
             let mut detail = explain::of_flow(s.state, halves, info.clone());
             detail.channel = s.owner.and_then(|owner| self.why_plain(owner.region, owner.slot));
+            detail.class =
+                s.flow.and_then(|flow| self.tcp.slow.asked_class(flow)).map(|class| class.to_string());
             line.detail = Some(Box::new(detail));
             if let Some((_, service, app, key)) = slot {
                 line.congestion = self.governed(key, info.as_ref());
@@ -261,6 +283,8 @@ impl Registry {
                 cwnd: info.as_ref().map_or(0, |i| i.snd_cwnd),
                 mss: info.as_ref().map_or(0, |i| i.snd_mss),
                 pacing_rate: info.as_ref().map_or(0, |i| i.pacing_rate),
+                core: owner.map(|owner| owner.core),
+                group,
                 ..line
             });
         });
@@ -336,6 +360,8 @@ impl Registry {
             mss: 0,
             congestion: None,
             pacing_rate: 0,
+            core: None,
+            group: None,
             detail: None,
         }
     }

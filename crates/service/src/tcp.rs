@@ -154,6 +154,8 @@ impl Tcp {
             secret: random()?,
             algorithm: config.choices.algorithm(config.choices.default()),
             express_ports: link.express_ports.iter().map(|port| port.get()).collect(),
+            is_steered: config.cores.most > 1,
+            serving: if config.cores.is_auto { 1 } else { config.cores.most },
             ..slowpath::Config::default()
         };
         let (exceptions, commands): (Vec<_>, Vec<_>) = rings.into_iter().unzip();
@@ -260,8 +262,13 @@ impl Registry {
                     self.grow(region);
                 }
             }
-            // The service's ports are not steered by groups, so no move is ever begun.
-            Event::Steer { .. } | Event::MoveOver { .. } => {}
+            Event::Steer { groups, core } => {
+                self.scaling.steer(&groups, core);
+                self.tcp.slow.steered(self.tcp.clock.now());
+            }
+            Event::MoveOver { groups } => {
+                self.scaling.move_over(self.tcp.clock.now(), &mut self.tcp.slow, groups);
+            }
             Event::RegionDrained { index, region: _ } => {
                 self.tcp.departing.remove(&index);
                 self.indices.release(u32::from(index));
@@ -379,7 +386,7 @@ impl Registry {
         let r = self.regions.get_mut(&region)?;
         let slot = r.slots.take(Use::Flow(flow)).ok()?;
         r.memory.region().slot(slot)?.half.iter().for_each(shm::Half::clear);
-        let core = (slot as usize % self.cores.len()) as u8;
+        let core = (slot % u32::from(self.scaling.serving())) as u8;
         let owner = Owner { region: r.memory.index, slot, core };
         if let Some(a) = self.applications.get_mut(&flow.application) {
             a.sockets += 1;

@@ -28,9 +28,11 @@ pub struct Config {
     pub algorithm: Algorithm,
     /// Flows with one of these ports go before others, unless their options say otherwise.
     pub express_ports: Vec<u16>,
-    /// The port brings the frames of each group of flows to the core that [`Event::Steer`](crate::Event::Steer) has named last; at first
-    /// groups are spread as by `flow::spread_groups`.
+    /// The port, or the cores themselves, bring the frames of each group of flows to the core that [`Event::Steer`](crate::Event::Steer) has
+    /// named last; at first groups are spread as by `flow::spread_groups`.
     pub is_steered: bool,
+    /// Number of cores that have groups at first, from the first on; 0: all.
+    pub serving: u8,
     /// First timeout of SYN and SYN-ACK, doubled each time (RFC 6298: 1 s).
     pub syn_timeout: Duration,
     /// SYN repetitions: 6 as Linux, 127 s in all.
@@ -90,6 +92,7 @@ impl Default for Config {
             algorithm: Algorithm::default(),
             express_ports: Vec::new(),
             is_steered: false,
+            serving: 0,
             syn_timeout: Duration::from_secs(1),
             syn_retries: 6,
             syn_ack_retries: 5,

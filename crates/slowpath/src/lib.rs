@@ -60,7 +60,7 @@ pub use event::{
 };
 pub use isn::Secret;
 pub use moves::MoveError;
-pub use options::{FlowOptions, Linger2, RECEIVE_BUFFER_MIN};
+pub use options::{AskedBy, AskedClass, FlowOptions, Linger2, RECEIVE_BUFFER_MIN};
 pub use patience::Keepalive;
 pub use ports::{EphemeralPorts, Standing};
 pub use programs::{FlowEvent, FlowFacts, FlowName, FlowReport, NotBegun, ProgramState};
@@ -154,7 +154,7 @@ impl SlowPath {
             connections: FlowMap::default(),
             by_tuple: HashMap::new(),
             wheel: Wheel::new(now, 1024),
-            moves: Moves::new(cores.len()),
+            moves: Moves::new(cores.len(), config.serving),
             events: VecDeque::new(),
             news: VecDeque::new(),
             counters: Counters::default(),

@@ -91,8 +91,10 @@ impl fmt::Display for MoveError {
 impl std::error::Error for MoveError {}
 
 impl Moves {
-    pub(crate) fn new(cores: usize) -> Self {
-        Self { cores: flow::spread_groups(cores as u8), current: None, number: 0 }
+    /// Groups are spread over the first `serving` of `cores` cores; 0: over all.
+    pub(crate) fn new(cores: usize, serving: u8) -> Self {
+        let first = if serving == 0 { cores as u8 } else { serving };
+        Self { cores: flow::spread_groups(first), current: None, number: 0 }
     }
 }
 
@@ -106,6 +108,19 @@ impl SlowPath {
     #[must_use]
     pub fn group_cores(&self) -> &[u8; GROUPS] {
         &self.moves.cores
+    }
+
+    /// Segments that the live flows of each group have received and sent. A flow that is busy at this moment counts nothing.
+    #[must_use]
+    pub fn group_loads(&self) -> [u64; GROUPS] {
+        let mut loads = [0; GROUPS];
+        for (flow, connection) in self.connections.iter() {
+            let Some(mut guard) = self.keeper.flows().lock_briefly(flow) else { continue };
+            let counters = &guard.parts().cold.counters;
+            let load: &mut u64 = &mut loads[usize::from(connection.tuple.group())];
+            *load = load.saturating_add(u64::from(counters.segments_in) + u64::from(counters.segments_out));
+        }
+        loads
     }
 
     /// Begins to move those of `groups` that core `from` has to core `to`. [`Event::MoveOver`] says when it is over.

@@ -5,10 +5,12 @@ use crate::patience::Keepalive;
 use crate::{Config, SlowPath};
 use base::{Duration, Instant};
 use congestion::Algorithm;
-use control::SocketOptions;
+use control::{AppType, SocketOptions};
 use flow::{FlowId, class};
+use std::fmt;
 use std::net::IpAddr;
 use std::num::NonZeroU64;
+use wire::FourTuple;
 
 /// Bytes: the smallest bound of a receive window that an application can set: Linux's `SOCK_MIN_RCVBUF`.
 pub const RECEIVE_BUFFER_MIN: u32 = 2304;
@@ -57,6 +59,8 @@ pub struct FlowOptions {
     pub dscp_v6: u8,
     /// `SO_PRIORITY`: 6 and 7 (interactive, control) go before other flows, 1 and 2 (filler, bulk) after them.
     pub priority: u8,
+    /// `TOWPATH_APP_TYPE`: the same, and goes before `SO_PRIORITY`.
+    pub app_type: AppType,
     /// `IP_PMTUDISC_DONT`: routers may fragment segments with data over IPv4, and ICMP "too big" is ignored.
     pub may_fragment: bool,
 }
@@ -68,6 +72,48 @@ pub enum Linger2 {
     Wait(Duration),
     /// The orphan does not wait: RST at once, as Linux does for negative values.
     Reset,
+}
+
+/// What a connection's class was asked for by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AskedBy {
+    /// `TOWPATH_APP_TYPE`.
+    AppType,
+    /// `SO_PRIORITY`.
+    Priority,
+    /// `IP_TOS` or `IPV6_TCLASS`.
+    CodePoint,
+    /// The configuration, for one of the connection's ports.
+    Port,
+}
+
+/// The class that a connection is in because it, or the configuration, asks for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AskedClass {
+    /// It goes before others; else after them.
+    pub is_express: bool,
+    /// What has asked.
+    pub by: AskedBy,
+}
+
+impl AskedClass {
+    /// The class as a bit of the flow's record.
+    const fn bit(self) -> u8 {
+        if self.is_express { class::EXPRESS } else { class::BULK }
+    }
+}
+
+impl fmt::Display for AskedClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let class = if self.is_express { "latency: before others" } else { "throughput: after others" };
+        let by = match self.by {
+            AskedBy::AppType => "TOWPATH_APP_TYPE",
+            AskedBy::Priority => "SO_PRIORITY",
+            AskedBy::CodePoint => "IP_TOS or IPV6_TCLASS",
+            AskedBy::Port => "--express-ports",
+        };
+        write!(f, "{class}, by {by}")
+    }
 }
 
 /// Options as an application sends them: each number is brought into the range that Linux accepts; 0 stands for an option that is not set.
@@ -100,6 +146,7 @@ impl From<&SocketOptions> for FlowOptions {
             dscp_v4: told.tos >> 2,
             dscp_v6: told.traffic_class >> 2,
             priority: told.priority,
+            app_type: told.app_type,
             may_fragment: told.may_fragment,
         }
     }
@@ -125,17 +172,20 @@ impl FlowOptions {
         if peer.is_ipv4() { self.dscp_v4 } else { self.dscp_v6 }
     }
 
-    /// The connection's bit of [`class`], if it asks for one: by `SO_PRIORITY`, else by its code point towards `peer`, else by a port
-    /// that the configuration names.
-    fn class(&self, peer: IpAddr, has_express_port: bool) -> u8 {
-        match (self.priority, self.dscp(peer)) {
-            (6 | 7, _) => class::EXPRESS,
-            (1 | 2, _) => class::BULK,
-            (_, LOW_DELAY | EXPEDITED | VOICE_ADMIT | CS6 | CS7) => class::EXPRESS,
-            (_, LOWER_EFFORT | CS1) => class::BULK,
-            _ if has_express_port => class::EXPRESS,
-            _ => 0,
-        }
+    /// The class that the connection asks for, if it does: by `TOWPATH_APP_TYPE`, else by `SO_PRIORITY`, else by its code point towards `peer`,
+    /// else by a port that the configuration names.
+    fn class(&self, peer: IpAddr, has_express_port: bool) -> Option<AskedClass> {
+        let (is_express, by) = match (self.app_type, self.priority, self.dscp(peer)) {
+            (AppType::Latency, ..) => (true, AskedBy::AppType),
+            (AppType::Throughput, ..) => (false, AskedBy::AppType),
+            (_, 6 | 7, _) => (true, AskedBy::Priority),
+            (_, 1 | 2, _) => (false, AskedBy::Priority),
+            (.., LOW_DELAY | EXPEDITED | VOICE_ADMIT | CS6 | CS7) => (true, AskedBy::CodePoint),
+            (.., LOWER_EFFORT | CS1) => (false, AskedBy::CodePoint),
+            _ if has_express_port => (true, AskedBy::Port),
+            _ => return None,
+        };
+        Some(AskedClass { is_express, by })
     }
 
     pub(crate) fn syn_retries(&self, config: &Config) -> u8 {
@@ -163,9 +213,8 @@ impl SlowPath {
             let most = options.max_pacing_rate.into_iter().chain(allowed).min().map_or(0, NonZeroU64::get);
             self.with_flow(flow, |parts| parts.cold.limit_pace(most));
         }
-        let is_express =
-            [tuple.src.port, tuple.dst.port].iter().any(|port| self.config.express_ports.contains(port));
-        let traffic = options.dscp(tuple.dst.addr) | options.class(tuple.dst.addr, is_express);
+        let class = self.class_for(options, &tuple).map_or(0, AskedClass::bit);
+        let traffic = options.dscp(tuple.dst.addr) | class;
         self.with_flow(flow, |parts| {
             (parts.tx.traffic, parts.tx.may_fragment) = (traffic, options.may_fragment);
         });
@@ -174,6 +223,20 @@ impl SlowPath {
             let rates = self.flow_config().rates;
             self.with_flow(flow, |parts| parts.choose(now, algorithm, &rates));
         }
+    }
+
+    /// The class that a connection with these options and addresses is asked to be in; `None`: its behaviour decides.
+    fn class_for(&self, options: &FlowOptions, tuple: &FourTuple) -> Option<AskedClass> {
+        let has_port =
+            [tuple.src.port, tuple.dst.port].iter().any(|port| self.config.express_ports.contains(port));
+        options.class(tuple.dst.addr, has_port)
+    }
+
+    /// The class that a connection, or the configuration, asks for; `None`: its behaviour decides.
+    #[must_use]
+    pub fn asked_class(&self, flow: FlowId) -> Option<AskedClass> {
+        let connection = self.connections.get(&flow)?;
+        self.class_for(&connection.options, &connection.tuple)
     }
 
     /// As [`set_options`](Self::set_options), for the connection or active open in a slot. False when there is none.
@@ -223,7 +286,7 @@ mod tests {
         let v4 = IpAddr::from([10, 0, 0, 1]);
         let class = |priority, tos, has_port| {
             let told = SocketOptions { priority, tos, ..SocketOptions::default() };
-            FlowOptions::from(&told).class(v4, has_port)
+            FlowOptions::from(&told).class(v4, has_port).map_or(0, AskedClass::bit)
         };
         assert_eq!(class(0, 0, false), 0);
         for (priority, tos, has_port) in
@@ -236,7 +299,21 @@ mod tests {
             assert_eq!(class(priority, tos, has_port), class::BULK, "{priority} {tos} {has_port}");
         }
         let v6 = FlowOptions::from(&SocketOptions { traffic_class: 46 << 2, ..SocketOptions::default() });
-        assert_eq!((v6.class(v4, false), v6.class(IpAddr::from([0; 16]), false)), (0, class::EXPRESS));
+        let asked = v6.class(IpAddr::from([0; 16]), false);
+        assert_eq!((v6.class(v4, false), asked.map(|asked| asked.by)), (None, Some(AskedBy::CodePoint)));
+    }
+
+    #[test]
+    fn what_the_program_says_of_its_connection_goes_before_all_else() {
+        let v4 = IpAddr::from([10, 0, 0, 1]);
+        for (app_type, priority, tos) in [(AppType::Latency, 1, 0x20), (AppType::Throughput, 7, 46 << 2)] {
+            let options =
+                FlowOptions::from(&SocketOptions { app_type, priority, tos, ..SocketOptions::default() });
+            let is_express = app_type == AppType::Latency;
+            assert_eq!(options.class(v4, true), Some(AskedClass { is_express, by: AskedBy::AppType }));
+        }
+        let shown = AskedClass { is_express: true, by: AskedBy::AppType }.to_string();
+        assert_eq!(shown, "latency: before others, by TOWPATH_APP_TYPE");
     }
 
     #[test]
@@ -257,6 +334,7 @@ mod tests {
             tos: u8::MAX,
             traffic_class: u8::MAX,
             priority: u8::MAX,
+            app_type: AppType::Latency,
             may_fragment: true,
             reuse_address: true,
             channel: control::ChannelWish::Require,

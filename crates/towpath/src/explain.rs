@@ -172,6 +172,9 @@ fn one(known: &Value, pid: i32, control: &Path) -> anyhow::Result<Explained> {
     };
     let application = of_it("applications").next();
     let mut sockets: Vec<Value> = of_it("sockets").map(accelerated).collect();
+    for row in sockets.iter_mut().filter(|row| !row["core"].is_null()) {
+        row["steering"] = known["cores"]["steering"].clone();
+    }
     let mut absence = application.is_none().then(|| process.absence(control));
     // If the service is gone, sockets that the kernel lists nowhere count too: they are placeholders of lost connections.
     let is_gone = absence.as_ref().is_some_and(|absence| absence.cause == Cause::Gone);
@@ -395,6 +398,13 @@ impl Explained {
         lines.push(format!("  {} {ends}: accelerated, {way}", text("state")));
         if let Some(channel) = row["channel"].as_str() {
             lines.push(format!("    {channel}"));
+        }
+        if let Some(steering) = row["steering"].as_str() {
+            let place = format!("core {}, group {} of 256", row["core"], row["group"]);
+            lines.push(format!("    {place}; packets come to cores by {steering}"));
+        }
+        if let Some(class) = row["class"].as_str() {
+            lines.push(format!("    class {class}"));
         }
         lines.push(format!("    limited by {}", text("waits_for")));
         if row["advice"] != "" {

@@ -9,6 +9,7 @@ mod cc_kernel;
 mod cc_record;
 mod cc_try;
 mod channels;
+mod cores;
 mod cycles;
 mod explain;
 mod link_command;
@@ -123,6 +124,9 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Show which cores serve flows, and why; change how many do
+    #[command(after_help = cores::HELP)]
+    Cores(cores::Cores),
     /// List and change what chooses congestion control, live if asked; programs for the kernel's own TCP
     #[command(after_help = cc::HELP)]
     Cc(cc::Cc),
@@ -182,6 +186,7 @@ fn main() -> ExitCode {
         Command::Stat { place, json, cycles: None } => table::statistics(&place.path(), json),
         Command::Explain(explain) => explain.execute(),
         Command::Channels { place, json } => channels::show(&place.path(), json),
+        Command::Cores(cores) => cores.execute(),
         Command::Cc(cc) => cc.execute(),
         Command::Link(link) => link.execute(),
         Command::Demo => bench::demo(),

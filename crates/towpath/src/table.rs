@@ -78,7 +78,7 @@ pub fn sockets(path: &Path, json: bool) -> anyhow::Result<()> {
     }
     let heads = [
         "State", "Recv-Q", "Send-Q", "Local", "Peer", "Kind", "In", "Out", "Retrans", "Rtt", "Cwnd", "Pace",
-        "Cc", "Process",
+        "Cc", "Core", "Process",
     ];
     let mut rows = Vec::new();
     for s in all.as_array().into_iter().flatten() {
@@ -103,6 +103,7 @@ pub fn sockets(path: &Path, json: bool) -> anyhow::Result<()> {
             Some(rate) => format!("{}/s", crate::advice::bytes(rate)),
         });
         row.push(governed(&s["congestion"]));
+        row.push(if s["core"].is_null() { "-".to_owned() } else { cell(&s["core"]) });
         // The service hides the process of another user's socket.
         let is_hidden = s["pid"] == 0;
         row.push(if is_hidden { "-".to_owned() } else { format!("{} ({})", cell(&s["process"]), s["pid"]) });
@@ -136,6 +137,9 @@ pub fn statistics(path: &Path, json: bool) -> anyhow::Result<()> {
     }
     for (reason, n) in traffic["dropped"].as_object().into_iter().flatten() {
         print(&format!("  {n:>8}  dropped: {reason}"))?;
+    }
+    if all["cores"].is_object() {
+        print(&crate::cores::totals(&all["cores"]))?;
     }
     if let Some(agents) = all["agents"].as_object() {
         let told: Vec<String> =

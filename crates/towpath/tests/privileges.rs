@@ -268,6 +268,26 @@ fn a_tap_is_made_with_one_capability_that_is_given_up() {
 }
 
 #[test]
+fn a_tap_is_steered_with_a_second_capability_that_is_given_up() {
+    let Some(place) = namespace("steered") else { return };
+    let arguments =
+        ["--port", "tap", "--cores", "2", "--address", "10.78.2.2/24", "--host-address", "10.78.2.1/24"];
+    for (features, steering) in [
+        (&["`--port tap`", "groups of flows brought to cores"][..], "a program of the TAP"),
+        (&["`--port tap`"][..], "it needs CAP_BPF"),
+    ] {
+        each(features, &arguments, &place, |service| {
+            let cores = service.command("cores").output().unwrap();
+            let text = String::from_utf8_lossy(&cores.stdout);
+            assert!(text.contains(steering), "{text}");
+            let server =
+                |command: &mut Command| place.inside(CapabilitySet::all(), || command.spawn().unwrap());
+            answers(service, server, "10.78.2.2", &place);
+        });
+    }
+}
+
+#[test]
 fn a_packet_socket_is_opened_with_one_capability_that_is_given_up() {
     let Some(place) = namespace("packet") else { return };
     for words in [

@@ -144,7 +144,7 @@ pub struct Shared {
     /// The flow records of all cores.
     pub records: Arc<flow::Flows>,
     /// How busy each core is.
-    pub loads: Loads,
+    pub loads: Arc<Loads>,
 }
 
 /// The engine of channels, which one core drives.

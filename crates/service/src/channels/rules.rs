@@ -4,7 +4,7 @@
 use crate::config::values::{Network, as_text};
 use crate::policy::ports;
 use channel::lane::Class;
-use control::{ChannelWish, SocketOptions};
+use control::{AppType, ChannelWish, SocketOptions};
 use serde::{Deserialize, Serialize};
 use slowpath::OwnAddress;
 use std::fmt;
@@ -161,7 +161,11 @@ pub fn choose(rules: &[ChannelRule], remote: SocketAddr, options: &SocketOptions
         None => (Why::NoRule, None),
     };
     let wished = || {
-        let latency = options.priority >= INTERACTIVE;
+        let latency = match options.app_type {
+            AppType::Latency => true,
+            AppType::Throughput => false,
+            AppType::Unset => options.priority >= INTERACTIVE,
+        };
         class.unwrap_or(if latency { Class::Latency } else { Class::Throughput })
     };
     let (class, is_required, why) = match (options.channel, class) {

@@ -2,11 +2,13 @@
 //! decides ([`Scaling`]); this file asks it, once a tick.
 
 use super::flows::Flows;
-use crate::cores::load::{Loads, Shares};
+use crate::cores::load::Loads;
+use crate::cores::shares::Shares;
 use base::{Duration, Instant};
 use channel::scaling::{Advice, Load, Scaling};
 use channel::{ChannelId, Hub, SessionId};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Time between two looks at the load.
 const TICK: Duration = Duration::from_ms(10);
@@ -46,7 +48,7 @@ mod why {
 
 impl Scale {
     /// No sessions yet. `fixed`: the number of channels of each session, instead of one that follows the load.
-    pub fn new(fixed: Option<usize>, loads: Loads) -> Self {
+    pub fn new(fixed: Option<usize>, loads: Arc<Loads>) -> Self {
         Self { fixed, shares: Shares::new(loads, Instant::ZERO), at: Instant::ZERO, all: HashMap::new() }
     }
 

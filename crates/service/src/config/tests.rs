@@ -5,12 +5,38 @@ use super::*;
 #[test]
 fn flag_before_file_before_default() {
     let file: Options = toml::from_str("ring_max = 8192\ncores = 2\nsharing = \"never\"").unwrap();
-    let flags = Options { cores: Some(3), ..Options::default() };
+    let flags = Options { cores: Some(CoresChoice::Fixed(3)), ..Options::default() };
     let c = flags.or(file).resolve().unwrap();
-    assert_eq!((c.cores, c.ring_max, c.sharing, c.region_slots), (3, 8192, Sharing::Never, 65_536));
+    assert_eq!((c.cores.most, c.ring_max, c.sharing, c.region_slots), (3, 8192, Sharing::Never, 65_536));
     assert_eq!(c.receive_max, 8192, "one limit for both directions");
     let c = Options::default().resolve().unwrap();
     assert_eq!((c.ring_max, c.receive_max), (4 << 20, 32 << 20));
+}
+
+#[test]
+fn cores_are_a_number_or_as_many_as_the_load_needs() {
+    let of = |text: &str| toml::from_str::<Options>(text).ok()?.cores;
+    for (text, choice) in [
+        ("cores = 2", CoresChoice::Fixed(2)),
+        ("cores = \"3\"", CoresChoice::Fixed(3)),
+        ("cores = \"auto\"", CoresChoice::Auto(None)),
+        ("cores = \"auto:4\"", CoresChoice::Auto(Some(4))),
+    ] {
+        assert_eq!(of(text), Some(choice), "{text}");
+        let shown = toml::to_string(&Options { cores: Some(choice), ..Options::default() }).unwrap();
+        assert_eq!(of(&shown), Some(choice), "{shown}");
+    }
+    for text in ["cores = \"many\"", "cores = \"auto:\"", "cores = \"2:3\"", "cores = 300"] {
+        assert_eq!(of(text), None, "{text}");
+    }
+    for cores in [CoresChoice::Fixed(0), CoresChoice::Auto(Some(0)), CoresChoice::Auto(Some(15))] {
+        let error = Options { cores: Some(cores), ..Options::default() }.resolve().unwrap_err();
+        assert!(error.to_string().contains("cores must be from 1 to 14"), "{error}");
+    }
+    let resolved = |choice: CoresChoice, processors| choice.resolve(processors);
+    assert_eq!(resolved(CoresChoice::Auto(None), 40), Cores { most: 14, is_auto: true });
+    assert_eq!(resolved(CoresChoice::Auto(None), 2), Cores { most: 2, is_auto: true });
+    assert_eq!(resolved(CoresChoice::Fixed(2), 1), Cores { most: 2, is_auto: false });
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Values of configuration keys that are more than a number or a word. Each type parses and prints its text form.
 
+use crate::config::CORES_MAX;
 use channel::limits::CHANNELS_MAX;
 use control::CongestionName;
 use serde::{Deserialize, Serialize};
@@ -51,6 +52,86 @@ impl fmt::Display for PortChoice {
             PortKind::Packet => "packet",
         })?;
         self.name.iter().try_for_each(|name| write!(f, ":{name}"))
+    }
+}
+
+/// The threads of the service that move bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cores {
+    /// Number of threads that there are; those that serve no flow sleep.
+    pub most: u8,
+    /// The number of threads that serve flows follows the load.
+    pub is_auto: bool,
+}
+
+/// The key `cores`: a number, `auto`, or `auto:MOST`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "NumberOrWord", into = "NumberOrWord")]
+pub enum CoresChoice {
+    /// So many threads, always.
+    Fixed(u8),
+    /// As many as the load needs, at most so many; `None`: at most one for each processor.
+    Auto(Option<u8>),
+}
+
+/// A value of a configuration file that may be written without quotes when it is a number.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum NumberOrWord {
+    Number(u8),
+    Word(String),
+}
+
+impl CoresChoice {
+    /// The threads, where the service may use so many processors.
+    pub(crate) fn resolve(self, processors: u8) -> Cores {
+        match self {
+            Self::Fixed(most) => Cores { most, is_auto: false },
+            Self::Auto(most) => Cores { most: most.unwrap_or(processors.clamp(1, CORES_MAX)), is_auto: true },
+        }
+    }
+}
+
+impl FromStr for CoresChoice {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is neither a number of cores nor auto or auto:MOST");
+        let number = |text: &str| text.parse::<u8>().map_err(|_| wrong());
+        match text.split_once(':') {
+            None if text == "auto" => Ok(Self::Auto(None)),
+            None => number(text).map(Self::Fixed),
+            Some(("auto", most)) => Ok(Self::Auto(Some(number(most)?))),
+            Some(_) => Err(wrong()),
+        }
+    }
+}
+
+impl fmt::Display for CoresChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(cores) => write!(f, "{cores}"),
+            Self::Auto(None) => f.write_str("auto"),
+            Self::Auto(Some(most)) => write!(f, "auto:{most}"),
+        }
+    }
+}
+
+impl TryFrom<NumberOrWord> for CoresChoice {
+    type Error = String;
+    fn try_from(value: NumberOrWord) -> Result<Self, String> {
+        match value {
+            NumberOrWord::Number(cores) => Ok(Self::Fixed(cores)),
+            NumberOrWord::Word(word) => word.parse(),
+        }
+    }
+}
+
+impl From<CoresChoice> for NumberOrWord {
+    fn from(choice: CoresChoice) -> Self {
+        match choice {
+            CoresChoice::Fixed(cores) => Self::Number(cores),
+            CoresChoice::Auto(_) => Self::Word(choice.to_string()),
+        }
     }
 }
 

@@ -1,75 +1,115 @@
-//! How busy each core is: time in rounds with work, counted by the cores, read by what decides how many cores something should use. Decides
-//! nothing.
+//! The load of cores: each core's thread writes its own, the control thread reads all. Says when a core is so busy that the control thread must
+//! look.
 
 use base::{Duration, Instant};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// A number in a cache line of its own: cores write theirs in every round.
+/// Time over which a core judges whether it is busy.
+const WINDOW: Duration = Duration::from_ms(10);
+/// A core is busy from this share of the window on, percent.
+const BUSY_FROM: u64 = 80;
+
+/// What one core has done since it started. A cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Line(AtomicU64);
+struct Load {
+    busy_ns: AtomicU64,
+    work: AtomicU64,
+}
 
-/// Busy nanoseconds of each core since its start. Each core writes its own number.
-#[derive(Clone, Debug)]
-pub struct Loads(Arc<[Line]>);
+/// The loads of all cores.
+#[derive(Debug)]
+pub struct Loads {
+    of: Box<[Load]>,
+    /// A core is busy, and the control thread has not looked since.
+    is_busy: AtomicBool,
+    /// Whether the control thread wants to know that: cores come and go with load.
+    is_watched: AtomicBool,
+}
 
 impl Loads {
-    /// The loads of so many cores.
+    /// Loads of so many cores. Busy cores wake the control thread once it [watches](Self::watch).
     pub fn new(cores: usize) -> Self {
-        Self((0..cores).map(|_| Line::default()).collect())
+        let of = (0..cores).map(|_| Load::default()).collect();
+        Self { of, is_busy: AtomicBool::new(false), is_watched: AtomicBool::new(false) }
     }
 
-    /// The core has worked for that time. Only the core itself calls it.
-    pub fn add(&self, core: u8, time: Duration) {
-        if let Some(Line(busy)) = self.0.get(usize::from(core)) {
-            busy.store(busy.load(Ordering::Relaxed) + time.as_ns(), Ordering::Relaxed);
-        }
+    /// From now on busy cores wake the control thread, or do not.
+    pub fn watch(&self, is_watched: bool) {
+        self.is_watched.store(is_watched, Relaxed);
     }
 
-    /// Busy time of each core since the core's start.
-    fn busy(&self) -> impl Iterator<Item = u64> {
-        self.0.iter().map(|Line(busy)| busy.load(Ordering::Relaxed))
+    /// Time that each core has been busy since it started: in rounds that found something to do.
+    pub fn busy(&self) -> Vec<Duration> {
+        self.of.iter().map(|load| Duration::from_ns(load.busy_ns.load(Relaxed))).collect()
+    }
+
+    /// Number of packets and segments that all cores have handled.
+    pub fn work(&self) -> u64 {
+        self.of.iter().map(|load| load.work.load(Relaxed)).sum()
+    }
+
+    /// As if that core had been busy for so long.
+    #[cfg(test)]
+    pub fn add(&self, core: usize, time: Duration) {
+        self.of[core].busy_ns.fetch_add(time.as_ns(), Relaxed);
+    }
+
+    /// True when a core was busy since the last call.
+    pub fn take_busy(&self) -> bool {
+        self.is_busy.load(Relaxed) && self.is_busy.swap(false, Relaxed)
     }
 }
 
-/// The share of time for which each core was busy between two looks.
+/// One core's own account of its load.
 #[derive(Debug)]
-pub struct Shares {
-    loads: Loads,
-    before: Vec<u64>,
-    since: Instant,
-    /// Busy time per thousand, by core.
-    shares: Vec<u32>,
+pub struct LoadMeter {
+    index: usize,
+    round_at: Instant,
+    is_busy: bool,
+    busy_ns: u64,
+    /// Beginning of the window, and the busy time then.
+    window: (Instant, u64),
 }
 
-impl Shares {
-    /// Shares from `now` on.
-    pub fn new(loads: Loads, now: Instant) -> Self {
-        let before: Vec<u64> = loads.busy().collect();
-        Self { shares: vec![0; before.len()], before, since: now, loads }
-    }
-
-    /// The shares between the last call and `now`, per thousand. Returns the time between the two.
-    pub fn look(&mut self, now: Instant) -> Duration {
-        let passed = now.since(self.since);
-        let all = self.loads.busy().zip(&mut self.before).zip(&mut self.shares);
-        for ((busy, before), share) in all {
-            *share = ((busy - *before) * 1_000 / passed.as_ns().max(1)).min(1_000) as u32;
-            *before = busy;
+impl LoadMeter {
+    /// The account of core `index`.
+    pub fn new(index: u8) -> Self {
+        Self {
+            index: usize::from(index),
+            round_at: Instant::ZERO,
+            is_busy: false,
+            busy_ns: 0,
+            window: (Instant::ZERO, 0),
         }
-        self.since = now;
-        passed
     }
 
-    /// Busy time of that core per thousand, as of the last look; 0 for a core that there is not.
-    pub fn of(&self, core: usize) -> u32 {
-        self.shares.get(core).copied().unwrap_or(0)
+    /// A round begins; `work` is the core's count of packets and segments. True: the core has become busy, and the caller wakes the control
+    /// thread.
+    #[inline]
+    pub fn begin(&mut self, now: Instant, work: u64, loads: &Loads) -> bool {
+        let Some(own) = loads.of.get(self.index) else { return false };
+        if self.is_busy {
+            self.busy_ns += now.since(self.round_at).as_ns();
+            // Relaxed: the numbers stand for themselves.
+            own.busy_ns.store(self.busy_ns, Relaxed);
+            own.work.store(work, Relaxed);
+        }
+        (self.round_at, self.is_busy) = (now, true);
+        WINDOW <= now.since(self.window.0) && self.end_window(now, loads)
     }
 
-    /// The numbers of all cores.
-    pub fn cores(&self) -> std::ops::Range<usize> {
-        0..self.shares.len()
+    /// The round that has begun found nothing to do.
+    #[inline]
+    pub fn idle(&mut self) {
+        self.is_busy = false;
+    }
+
+    #[cold]
+    fn end_window(&mut self, now: Instant, loads: &Loads) -> bool {
+        let (since, before) = std::mem::replace(&mut self.window, (now, self.busy_ns));
+        let is_busy = (self.busy_ns - before) * 100 >= now.since(since).as_ns() * BUSY_FROM;
+        is_busy && loads.is_watched.load(Relaxed) && !loads.is_busy.swap(true, Relaxed)
     }
 }
 
@@ -77,16 +117,31 @@ impl Shares {
 mod tests {
     use super::*;
 
+    /// Rounds of 100 us for so long, of which every `every`th finds something. True when the control thread was to be woken.
+    fn run(meter: &mut LoadMeter, loads: &Loads, from_ms: u64, ms: u64, every: u64) -> bool {
+        let mut says = false;
+        for round in 0..ms * 10 {
+            let now = Instant::from_ns(from_ms * 1_000_000 + round * 100_000);
+            says |= meter.begin(now, round, loads);
+            if round % every != 0 {
+                meter.idle();
+            }
+        }
+        says
+    }
+
     #[test]
-    fn a_share_is_the_busy_time_between_two_looks() {
-        let loads = Loads::new(2);
-        let at = |ms| Instant::ZERO.plus(Duration::from_ms(ms));
-        let mut shares = Shares::new(loads.clone(), at(0));
-        loads.add(1, Duration::from_ms(5));
-        assert_eq!(shares.look(at(10)), Duration::from_ms(10));
-        assert_eq!((shares.of(0), shares.of(1), shares.of(2)), (0, 500, 0));
-        loads.add(1, Duration::from_ms(30));
-        shares.look(at(20));
-        assert_eq!(shares.of(1), 1_000, "a round that began before the last look");
+    fn only_rounds_that_found_something_count_and_a_busy_core_says_so_once() {
+        let (loads, mut meter) = (Loads::new(2), LoadMeter::new(1));
+        loads.watch(true);
+        assert!(!run(&mut meter, &loads, 1_000, 1_000, 2), "half busy is not busy");
+        assert!((499..=500).contains(&loads.busy()[1].as_ms()), "{:?}", loads.busy());
+        assert!(run(&mut meter, &loads, 2_000, 100, 1));
+        assert!(!run(&mut meter, &loads, 2_100, 100, 1), "the control thread has not looked yet");
+        assert!(loads.take_busy() && !loads.take_busy());
+        assert!(run(&mut meter, &loads, 2_200, 100, 1));
+        assert_eq!((loads.busy()[0], loads.work() > 0), (Duration::ZERO, true));
+        let quiet = Loads::new(2);
+        assert!(!run(&mut meter, &quiet, 2_300, 1_000, 1));
     }
 }

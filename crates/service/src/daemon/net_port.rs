@@ -3,10 +3,12 @@
 use crate::ServiceError;
 use crate::config::values::{Mac, PortKind};
 use crate::config::{Config, Link};
+use crate::scaling::first_table;
 use base::Instant;
-use port::{Batch, Capabilities, FaultRates, Faults, Lent, PacketBuf, Port, Stats, Wait};
+use port::{Batch, Capabilities, FaultRates, Faults, Lent, PacketBuf, Port, Stats, Steering, Wait};
 use port_packet::{PacketError, PacketOptions};
 use port_tap::{TapError, TapOptions};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 /// Default MTU of a TAP: Ethernet's usual one.
@@ -22,6 +24,10 @@ pub struct Opened {
     pub mtu: u16,
     /// Description of the port for the banner.
     pub description: String,
+    /// Has the port bring the frames of groups of flows to queues; `None`: there is one queue, or the port cannot.
+    pub steering: Option<Box<dyn Steering>>,
+    /// How frames come to the cores of their flows, in words.
+    pub means: String,
 }
 
 /// A port without a network: no packet comes or goes.
@@ -55,11 +61,13 @@ impl Port for Nowhere {
 pub fn open(config: &Config) -> Result<Opened, ServiceError> {
     match config.port {
         PortKind::None => Ok(Opened {
-            queues: (0..config.cores).map(|_| Box::new(Nowhere) as Box<dyn Port>).collect(),
+            queues: (0..config.cores.most).map(|_| Box::new(Nowhere) as Box<dyn Port>).collect(),
             mac: [0; 6],
             mtu: TAP_MTU,
             description: "none; connections inside this host are accelerated, all others are the kernel's"
                 .to_owned(),
+            steering: None,
+            means: ONE.to_owned(),
         }),
         PortKind::Tap => open_tap(config),
         PortKind::Packet => open_packet(config),
@@ -78,8 +86,8 @@ fn open_tap(config: &Config) -> Result<Opened, ServiceError> {
     });
     let options = TapOptions {
         name: link.name.clone(),
-        queues: u16::from(config.cores),
-        table: None,
+        queues: u16::from(config.cores.most),
+        table: Some(first_table(config.cores)),
         checksum: link.checksum,
         gso: link.gso,
         mtu: link.mtu.unwrap_or(TAP_MTU),
@@ -97,15 +105,16 @@ fn open_tap(config: &Config) -> Result<Opened, ServiceError> {
         ServiceError::Port(format!("{flag}: {e}"))
     })?;
     let description = describe(&format!("tap {}", tap.name), link, tap.mac);
-    Ok(Opened { queues: wrap(link, tap.queues), mac: tap.mac, mtu, description })
+    let (steering, means) = way(tap.steering);
+    Ok(Opened { queues: wrap(link, tap.queues), mac: tap.mac, mtu, description, steering, means })
 }
 
 fn open_packet(config: &Config) -> Result<Opened, ServiceError> {
     let link = &config.link;
     let options = PacketOptions {
         name: link.name.clone(),
-        queues: u16::from(config.cores),
-        table: None,
+        queues: u16::from(config.cores.most),
+        table: Some(first_table(config.cores)),
         checksum: link.checksum,
         gso: link.gso,
         mtu: link.mtu,
@@ -126,7 +135,35 @@ fn open_packet(config: &Config) -> Result<Opened, ServiceError> {
     })?;
     let description = describe(&format!("packet {}", interface.name), link, interface.mac);
     let (mac, mtu) = (interface.mac, interface.mtu);
-    Ok(Opened { queues: wrap(link, interface.queues), mac, mtu, description })
+    let (steering, means) = way(interface.steering);
+    Ok(Opened { queues: wrap(link, interface.queues), mac, mtu, description, steering, means })
+}
+
+/// How frames come to cores where there is one queue.
+const ONE: &str = "one queue";
+
+/// The steering of a port, and the way in words. A refusal is no error: the cores hand frames on.
+fn way<S: Steering + 'static>(steering: io::Result<Option<S>>) -> (Option<Box<dyn Steering>>, String) {
+    match steering {
+        Ok(None) => (None, ONE.to_owned()),
+        Ok(Some(steering)) => {
+            let means = steering.means().to_owned();
+            (Some(Box::new(steering)), means)
+        }
+        Err(error) => {
+            let lacks =
+                if error.kind() == io::ErrorKind::PermissionDenied { "; it needs CAP_BPF" } else { "" };
+            tracing::warn!(
+                "the port is not steered by groups of flows ({error}{lacks}): cores hand packets on"
+            );
+            (
+                None,
+                format!(
+                    "the kernel's hash, and cores hand packets on: the port is not steered ({error}{lacks})"
+                ),
+            )
+        }
+    }
 }
 
 fn check_addresses(link: &Link) -> Result<(), ServiceError> {

@@ -250,6 +250,14 @@ pub const TABLE: &[Row] = &[
         is_used: |config| config.port == PortKind::Tap,
     },
     Row {
+        feature: "groups of flows brought to cores (`--port tap` with several `--cores`); without it cores hand packets on",
+        at_start: CapabilitySet::BPF,
+        kept: NONE,
+        files: "for `--cores auto`: `/proc/stat`, `/proc/pressure/cpu`, `cpu.max` of the service's cgroups",
+        calls: &[],
+        is_used: |config| config.port == PortKind::Tap && config.cores.most > 1,
+    },
+    Row {
         feature: "`--port packet:INTERFACE`",
         at_start: CapabilitySet::NET_RAW,
         kept: NONE,

@@ -5,6 +5,7 @@ use crate::registry::Registry;
 use crate::registry::application::Application;
 use crate::report::bottleneck::{self, Limit, Numbers};
 use crate::report::{Socket, Viewer};
+use crate::scaling::report::Totals;
 use control::{KernelReason, TcpInfo};
 use queue::Ring;
 use serde::Serialize;
@@ -36,6 +37,8 @@ pub struct Detail<'a> {
     pub peer_uid: Option<u32>,
     /// Why a connection over the port goes by channel or by plain TCP; `None`: the service has no channels.
     pub channel: Option<String>,
+    /// The class that the socket, or the configuration, asks for, and by what; `None`: its behaviour decides.
+    pub class: Option<String>,
     /// The numbers of `TCP_INFO`, for a connection over the port.
     pub info: Option<TcpInfo>,
 }
@@ -69,6 +72,8 @@ impl<'a> Explained<'a> {
 pub struct Explanation<'a> {
     applications: Vec<Explained<'a>>,
     sockets: Vec<Socket<'a>>,
+    /// Cores, and how packets come to them; `None`: there is one core.
+    cores: Option<Totals>,
 }
 
 impl Registry {
@@ -79,7 +84,8 @@ impl Registry {
         applications.sort_by_key(|a| a.pid);
         let mut sockets = self.sockets(true, viewer);
         sockets.retain(|socket| viewer.sees(socket.uid));
-        Explanation { applications, sockets }
+        let cores = (self.cores.len() > 1).then(|| self.scaling.totals(self.cores.len()));
+        Explanation { applications, sockets, cores }
     }
 }
 
@@ -96,6 +102,7 @@ impl<'a> Detail<'a> {
             peer_process: None,
             peer_uid: None,
             channel: None,
+            class: None,
             info: None,
         }
     }

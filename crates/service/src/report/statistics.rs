@@ -3,6 +3,7 @@
 use crate::channels::report::Totals;
 use crate::report::Viewer;
 use crate::report::port_stats::Traffic;
+use crate::scaling::report::Totals as CoresTotals;
 use control::KernelReason;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
@@ -100,6 +101,9 @@ pub struct Summary {
     pub traffic: Traffic,
     /// Channels to other services; `None`: there are none.
     pub channels: Option<Totals>,
+    /// Cores and moves of flows between them; `None`: there is one core.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cores: Option<CoresTotals>,
     /// Counters of agents of congestion control; none where none are configured.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub agents: BTreeMap<&'static str, u64>,
@@ -144,6 +148,7 @@ impl Statistics {
             held_ports: self.held_ports,
             traffic,
             channels: None,
+            cores: None,
             agents: BTreeMap::new(),
             per_process,
         }

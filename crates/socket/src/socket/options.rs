@@ -6,7 +6,7 @@ use crate::socket::{Sock, flag, pending_sockopts};
 use control::{CongestionName, KernelReason, Reply, Request, SocketOptions, TcpInfo, tcp_state};
 use endpoint::cork::LOOPBACK_MSS;
 use endpoint::option_values::{int, put, put_congestion};
-use endpoint::options::{By, Name, TCP_INQ};
+use endpoint::options::{By, Name, Options, SOL_TOWPATH, TCP_INQ};
 use endpoint::{Endpoint, state};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
@@ -144,6 +144,8 @@ fn note(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(
             become_ipv4(sock, value)?;
         }
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => set_congestion(sock, fd, value)?,
+        // The kernel's socket has no such option: its check is ours.
+        (SOL_TOWPATH, _) => drop(Options::default().accept(Name::new(level, name), value)?),
         _ => sys::setsockopt(fd, level, name, value)?,
     }
     let option = Name::new(level, name);
@@ -263,6 +265,12 @@ pub fn get(sock: &Sock, level: i32, name: i32, out: &mut [u8]) -> Option<Result<
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_CONGESTION) {
         return congestion(sock).map(|name| Ok(put_congestion(out, &name)));
     }
+    if level == SOL_TOWPATH {
+        let option = Name::new(level, name);
+        let settings = sock.settings();
+        let answer = settings.map_or_else(|| Options::default().answer(option), |s| s.options.answer(option));
+        return Some(answer.map(|value| put(out, &value.to_ne_bytes())));
+    }
     let link = sock.stream()?;
     if link.is_unconnected() && (level, name) != (libc::SOL_SOCKET, libc::SO_ERROR) {
         return None;
@@ -372,6 +380,8 @@ fn known(link: &Endpoint) -> TcpInfo {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use control::AppType;
+    use endpoint::options::TOWPATH_APP_TYPE;
     use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
     use rustix::fd::AsRawFd;
     use rustix::net::{AddressFamily, SocketType, socket};
@@ -389,6 +399,27 @@ mod tests {
         let kept = options.accept(option, &value.to_ne_bytes())?.unwrap_or(value);
         options.note(option, &kept.to_ne_bytes());
         options.answer(option)
+    }
+
+    #[test]
+    fn the_type_of_an_application_is_kept_here_and_the_kernel_has_no_such_option() {
+        let placeholder = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        let fd = placeholder.as_raw_fd();
+        assert_eq!(kernels(fd, SOL_TOWPATH, TOWPATH_APP_TYPE, 1), Err(Errno::NOPROTOOPT));
+        let sock = Sock::new(libc::AF_INET, false);
+        let told = || {
+            let mut value = [0; 4];
+            get(&sock, SOL_TOWPATH, TOWPATH_APP_TYPE, &mut value).map(|n| (n, i32::from_ne_bytes(value)))
+        };
+        let set = |name, value: i32| set(&sock, fd, SOL_TOWPATH, name, &value.to_ne_bytes());
+        assert_eq!((told(), of_socket(&sock).app_type), (Some((Ok(4), 0)), AppType::Unset));
+        for (value, app_type) in [(1, AppType::Latency), (2, AppType::Throughput), (0, AppType::Unset)] {
+            assert_eq!(set(TOWPATH_APP_TYPE, value), Ok(()));
+            assert_eq!((told(), of_socket(&sock).app_type), (Some((Ok(4), value)), app_type));
+        }
+        assert_eq!(set(TOWPATH_APP_TYPE, 3), Err(Errno::INVAL));
+        assert_eq!(set(TOWPATH_APP_TYPE + 1, 1), Err(Errno::NOPROTOOPT));
+        assert!(sock.role().is_none(), "the socket is still to be accelerated");
     }
 
     #[test]

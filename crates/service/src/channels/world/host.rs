@@ -131,8 +131,10 @@ impl Host {
             ring_most: 256 << 10,
             channels,
         };
-        let engine =
-            Engine::new(start, Shared { bells: Arc::default(), records: flows, loads: Loads::new(1) });
+        let engine = Engine::new(
+            start,
+            Shared { bells: Arc::default(), records: flows, loads: Arc::new(Loads::new(1)) },
+        );
         Self {
             core,
             slow,
