@@ -219,9 +219,6 @@ impl Worker {
             let progress = self.core.round(now, self.port.as_mut(), &mut self.meter);
             self.meter.wakes();
             self.core.wakes().for_each(|news| self.common.bells.wake(news.region, news.context));
-            if let Some(engine) = &mut self.channels {
-                engine.wakes().for_each(|news| self.common.bells.wake(news.region, news.context));
-            }
             self.meter.rest();
             for (region, slot) in self.core.strangers() {
                 let is_taken = self.channels.as_mut().is_some_and(|engine| engine.news(region, slot));
@@ -336,6 +333,7 @@ impl Worker {
         }
         self.meter.relays();
         engine.work(now);
+        engine.wakes().for_each(|news| self.common.bells.wake(news.region, news.context));
         let mut said = false;
         for told in engine.told() {
             said = true;

@@ -310,8 +310,8 @@ impl Engine {
         self.due = self.hub.next_deadline().min(orphan).min(self.scale.deadline());
     }
 
-    /// The contexts of applications that sleep and have news. The caller writes the eventfd of each after the core's next round, which sends
-    /// what this one has put into the channels' rings: an application that wakes may take the processor from the core.
+    /// The contexts of applications that sleep and have news: the caller writes the eventfd of each after [`work`](Self::work), once for all
+    /// sockets. An application that wakes in the middle of the work would take the processor from the core.
     pub fn wakes(&mut self) -> impl Iterator<Item = flow::News> {
         self.ends.wakes()
     }

@@ -1,5 +1,5 @@
 //! News of the applications' ends, told for a whole batch of sockets: one barrier serves all positions published before it, one locked
-//! operation rings for up to 64 slots, and each sleeping context is woken once, when the core has sent what it has to send.
+//! operation rings for up to 64 slots, and each sleeping context is woken once, at the end of the engine's work.
 
 use super::{AppEnd, Ends};
 use flow::News;
