@@ -5,11 +5,16 @@
 //!   slow path <--- FlowEvent, begin_program, .. ---> Desk { Endpoint } === datagrams, `staleness` later ===> Mind (the agent)
 //! ```
 
+mod reno;
+
+pub use reno::in_datapath as reno_in_datapath;
+
 use base::{Duration, Instant, Seed};
 use ccp::{Command, Config, Endpoint, FlowId, NewFlow, NotTaken, Sender, Sent};
 use ccp_vm::{Builder, Implicit, Num, Primitive, Register, Source, Variable};
 use ccp_wire::{Create, Events, Fields, Instructions, Message, Update, messages, shown_address};
 use flow::Start;
+use reno::Reno;
 use slowpath::{FlowEvent, FlowName, SlowPath};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -35,6 +40,8 @@ pub struct AgentSetting {
 pub enum Mind {
     /// Each flow gets this program; the agent keeps all reports ([`Host::take_reports`](crate::Host::take_reports)).
     Gives(Arc<Source>),
+    /// Reno by the agent itself: each flow's program reports after this time, and the agent answers by a window.
+    Reno(Duration),
     /// Each flow gets a random valid program; at its reports it may get another one, or random fields, extremes among them.
     Random,
 }
@@ -60,6 +67,8 @@ pub(crate) struct Desk {
     mail: VecDeque<(Instant, Vec<u8>)>,
     programs: u32,
     pub(crate) kept: Vec<KeptReport>,
+    /// Of [`Mind::Reno`], by the flow's number on the wire.
+    windows: BTreeMap<u32, Reno>,
     clamps: BTreeMap<u64, u64>,
 }
 
@@ -82,6 +91,7 @@ impl Desk {
             mail: VecDeque::new(),
             programs: 0,
             kept: Vec::new(),
+            windows: BTreeMap::new(),
             clamps: BTreeMap::new(),
         }
     }
@@ -199,11 +209,26 @@ impl Desk {
         match message {
             // An agent that has just started says something, so that the endpoint knows it.
             Message::Ready { .. } => vec![Vec::new()],
-            Message::Create { flow, .. } => self.give(*flow),
+            Message::Create { flow, create } => {
+                if let Mind::Reno(_) = self.setting.mind {
+                    self.windows.insert(*flow, Reno::new(create.cwnd, create.mss));
+                }
+                self.give(*flow)
+            }
             Message::Measure { flow, values, .. } => match self.setting.mind {
                 Mind::Gives(_) => {
                     self.kept.push(KeptReport { at: now, flow: *flow, values: values.iter().collect() });
                     Vec::new()
+                }
+                Mind::Reno(_) if values.is_empty() => {
+                    self.windows.remove(flow);
+                    Vec::new()
+                }
+                Mind::Reno(_) => {
+                    let Some(reno) = self.windows.get_mut(flow) else { return Vec::new() };
+                    let cwnd = reno.hear(&values.iter().collect::<Vec<_>>());
+                    let updates = [Update { register: Register::implicit(Implicit::Cwnd), value: cwnd }];
+                    vec![encoded(&Message::Update { flow: *flow, fields: Fields::of(&updates) })]
                 }
                 Mind::Random if values.is_empty() => Vec::new(),
                 Mind::Random => self.react(*flow),
@@ -216,6 +241,7 @@ impl Desk {
     fn give(&mut self, flow: u32) -> Vec<Vec<u8>> {
         let (source, updates) = match &self.setting.mind {
             Mind::Gives(source) => (Source::clone(source), Vec::new()),
+            Mind::Reno(interval) => (reno::reporter(*interval), Vec::new()),
             Mind::Random => (random_program(&mut self.rng), self.random_fields()),
         };
         self.programs += 1;

@@ -1,5 +1,6 @@
 //! Networks of many of our hosts around routers: a star, and a tree of three levels. Their wires are not watched by oracles.
 
+use crate::agents::AgentSetting;
 use crate::host::{Host, HostConfig};
 use crate::network::{Network, NodeId};
 use base::{Instant, Seed};
@@ -29,6 +30,8 @@ pub struct HostSetting {
     pub ring_slots: usize,
     /// Bytes of each side's payload area: a multiple of 1 MiB.
     pub data_len: u64,
+    /// The agent that decides about congestion control of all connections, if there is one.
+    pub agent: Option<AgentSetting>,
 }
 
 impl HostSetting {
@@ -36,7 +39,7 @@ impl HostSetting {
     #[must_use]
     pub fn new(algorithm: Algorithm) -> Self {
         let rates = RateSettings::default();
-        Self { algorithm, rates, flows: 62, ring_slots: RING_SLOTS, data_len: 16 << 20 }
+        Self { algorithm, rates, flows: 62, ring_slots: RING_SLOTS, data_len: 16 << 20, agent: None }
     }
 
     fn host(&self, mac: [u8; 6], addr: Ipv4Addr, seed: u64, now: Instant) -> Host {
@@ -48,6 +51,7 @@ impl HostSetting {
         config.slots = (self.flows + 2).next_power_of_two().max(64);
         config.shared.flows = config.slots;
         config.data_len = self.data_len;
+        config.agent.clone_from(&self.agent);
         config.slow.algorithm = self.algorithm;
         config.slow.gateway_v4 = Some(GATEWAY);
         // A load's connections close by the thousand; nothing here depends on the wait after it.

@@ -69,6 +69,12 @@ fn random_seeds_with_random_programs_pass() {
     many("programs", 300);
 }
 
+/// Flows with programs, reports that are due and marks of what was sent go from core to core.
+#[test]
+fn programs_survive_a_storm_of_moves() {
+    many("program-storm", 60);
+}
+
 #[test]
 fn random_seeds_with_smoltcp_pass() {
     many("random-smoltcp", 300);

@@ -1,12 +1,15 @@
-//! The simulations behind figures of the TAS paper (EuroSys 2019, section 5.5): each from a setting and a seed, with plain numbers as result.
+//! The simulations behind figures of the TAS paper (EuroSys 2019, section 5.5) and of the CCP paper (SIGCOMM 2018, section 7.3): each from
+//! a setting and a seed, with plain numbers as result.
 
 mod cluster;
 mod incast;
 mod single_link;
+mod staleness;
 
 pub use cluster::{Cluster, ClusterResult};
 pub use incast::{Incast, IncastResult};
 pub use single_link::{SingleLink, SingleLinkResult};
+pub use staleness::{Staleness, StalenessResult};
 
 use crate::load::Message;
 use crate::network::Network;

@@ -125,6 +125,11 @@ pub const NAMED: &[Named] = &[
         make: programs,
     },
     Named {
+        name: "program-storm",
+        about: "groups of flows move between four cores all the time, and agents give random programs to all of them",
+        make: program_storm,
+    },
+    Named {
         name: "churn",
         about: "connections are opened, used and closed, with faults; --connections 1000000 is the bar",
         make: churn,
@@ -254,6 +259,25 @@ fn programs(seed: u64, _: &Options) -> Setting {
         machine.agent = Some(AgentSetting { staleness, mind: Mind::Random });
     }
     // The least rate that a program can ask for is a segment for each second.
+    setting.patience = Duration::from_secs(6 * 3600);
+    setting
+}
+
+fn program_storm(seed: u64, options: &Options) -> Setting {
+    let mut setting = moves(seed, options);
+    // The programs make some flows slow, so moves go on for longer and longer.
+    let every = Duration::from_us(30 + seed % 100);
+    let at = |i: u64| if i < 500 { every.times(i) } else { every.times(500 * (i - 499)) };
+    for (i, event) in setting.events.iter_mut().enumerate() {
+        event.0 = at(i as u64);
+    }
+    let mut rng = base::Seed::new(seed ^ 0x7374_6f72_6d00);
+    for machine in &mut setting.machines {
+        let staleness = Duration::from_us(rng.below(5) * 20);
+        machine.agent = Some(AgentSetting { staleness, mind: Mind::Random });
+        machine.shared.runs_each_ack = rng.below(2) == 0;
+        (machine.shared.ecn, machine.shared.accurate_ecn) = (rng.below(2) == 0, rng.below(2) == 0);
+    }
     setting.patience = Duration::from_secs(6 * 3600);
     setting
 }

@@ -1,0 +1,125 @@
+//! CCP's figure 14: fifty machines send one message each to one machine at nearly the same time, with windows that are decided in the datapath,
+//! or by an agent that hears reports from time to time and whose answers come late.
+
+use super::{BEGIN, dropped};
+use crate::agents::{AgentSetting, Mind, reno_in_datapath};
+use crate::load::{Connections, Job, Load, Message};
+use crate::topology::{Fabric, HostSetting, PORT};
+use base::{Duration, Seed};
+use congestion::Algorithm;
+use link::LinkConfig;
+use std::sync::Arc;
+
+const SENDERS: usize = 50;
+/// Bytes of a segment.
+const MSS: u64 = 1448;
+/// "We used our microbenchmarks ... to set the staleness to 20 us" (CCP paper, section 7.3).
+const STALENESS: Duration = Duration::from_us(20);
+/// Delay of each of the four links of a round trip of 20 us.
+const LINK_DELAY: Duration = Duration::from_us(5);
+/// Packets that a queue takes: all that are sent, so that windows alone decide, and not how long a lost tail waits for its timeout. The
+/// paper says nothing of its queues.
+const QUEUE: u32 = 60_000;
+/// How long messages may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The setting of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Staleness {
+    /// Gigabits per second of all links: 10 or 40 in the paper.
+    pub gigabits: u64,
+    /// Segments of each message.
+    pub packets: u64,
+    /// Time between reports; `None`: the datapath decides.
+    pub interval: Option<Duration>,
+    /// Seed of all random choices.
+    pub seed: u64,
+}
+
+/// The result of a run.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct StalenessResult {
+    /// When the last message was complete, microseconds after it had begun.
+    pub tail_us: f64,
+    /// Mean time of all messages, microseconds.
+    pub mean_us: f64,
+    /// Packets dropped by all queues.
+    pub dropped: u64,
+}
+
+impl Staleness {
+    /// Runs the simulation from beginning to end.
+    ///
+    /// # Panics
+    /// If a message is not complete after a long time.
+    #[must_use]
+    pub fn run(&self) -> StalenessResult {
+        let mind = match self.interval {
+            Some(interval) => Mind::Reno(interval),
+            None => Mind::Gives(Arc::new(reno_in_datapath())),
+        };
+        let staleness = if self.interval.is_some() { STALENESS } else { Duration::ZERO };
+        let sender = HostSetting {
+            agent: Some(AgentSetting { staleness, mind }),
+            ..HostSetting::new(Algorithm::Reno)
+        };
+        let receiver =
+            HostSetting { ring_slots: 256, data_len: 64 << 20, ..HostSetting::new(Algorithm::Reno) };
+        let mut hosts = vec![receiver];
+        hosts.extend(std::iter::repeat_n(sender, SENDERS));
+        let mut link = LinkConfig::rated(self.gigabits * 1_000_000_000, LINK_DELAY);
+        link.queue_packets = Some(QUEUE);
+        let mut fabric = Fabric::star(&hosts, &link, self.seed, BEGIN);
+        let members = fabric.members.clone();
+        let network = &mut fabric.network;
+        network.load(members[0].node, Load::new(Connections::Fresh).serving(PORT, 256));
+        // "a small random jitter to flow start times (< 10 us with 10 Gbit/s bandwidth and < 2.5 us with 40 Gbit/s bandwidth)".
+        let mut rng = Seed::new(self.seed ^ 0x0073_7461_6C65);
+        let jitter_ns = 100_000 / self.gigabits.max(1);
+        for sender in &members[1..] {
+            let at = BEGIN.plus(Duration::from_ms(1)).plus(Duration::from_ns(rng.below(jitter_ns.max(1))));
+            let mut jobs = vec![Job::new(at, members[0].socket(), self.packets * MSS)];
+            network.tally.enter(&mut jobs);
+            network.load(sender.node, Load::new(Connections::Fresh).sending(jobs));
+        }
+        let _ = network.run_to_end(BEGIN.plus(PATIENCE));
+        let took: Vec<f64> = network
+            .tally
+            .messages()
+            .iter()
+            .map(|message: &Message| message.took().expect("every message comes").as_ns() as f64 / 1e3)
+            .collect();
+        StalenessResult {
+            tail_us: took.iter().copied().fold(0.0, f64::max),
+            mean_us: took.iter().sum::<f64>() / took.len() as f64,
+            dropped: dropped(network),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tail(interval_us: Option<u64>, packets: u64) -> f64 {
+        let interval = interval_us.map(Duration::from_us);
+        Staleness { gigabits: 10, packets, interval, seed: 1 }.run().tail_us
+    }
+
+    /// 50 messages of 10 segments fill 606 us of the link; nothing is decided before they are over.
+    #[test]
+    fn short_messages_are_over_before_anything_is_decided() {
+        let (inside, agent) = (tail(None, 10), tail(Some(500), 10));
+        assert!(
+            (600.0..1_200.0).contains(&inside) && (agent / inside - 1.0).abs() < 0.02,
+            "{inside} {agent}"
+        );
+    }
+
+    #[test]
+    fn an_agent_that_hears_often_is_little_slower_and_one_seed_gives_one_result() {
+        let (inside, agent) = (tail(None, 100), tail(Some(10), 100));
+        assert!(inside > 6_000.0 && agent / inside < 1.5, "{inside} {agent}");
+        assert_eq!(agent, tail(Some(10), 100));
+    }
+}
