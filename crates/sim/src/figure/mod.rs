@@ -1,4 +1,5 @@
-//! The simulations behind figures of the TAS paper (EuroSys 2019, section 5.5) and of the CCP paper (SIGCOMM 2018, section 7.3): each from a setting and a seed, with plain numbers as result.
+//! The simulations behind figures of the TAS paper (EuroSys 2019, section 5.5) and of the CCP paper (SIGCOMM 2018, section 7.3): each from
+//! a setting and a seed, with plain numbers as result.
 
 mod cluster;
 mod incast;

@@ -17,8 +17,8 @@ const MSS: u64 = 1448;
 const STALENESS: Duration = Duration::from_us(20);
 /// Delay of each of the four links of a round trip of 20 us.
 const LINK_DELAY: Duration = Duration::from_us(5);
-/// Packets that a queue takes: all that are sent, so that windows alone decide, and not how long a tail loss waits for its timeout. The paper says
-/// nothing of its queues.
+/// Packets that a queue takes: all that are sent, so that windows alone decide, and not how long a lost tail waits for its timeout. The
+/// paper says nothing of its queues.
 const QUEUE: u32 = 60_000;
 /// How long messages may take.
 const PATIENCE: Duration = Duration::from_secs(20);
