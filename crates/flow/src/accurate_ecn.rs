@@ -49,7 +49,7 @@ const fn greeting_of(seen: Ecn) -> u8 {
 }
 
 impl AccurateEcn {
-    /// A flow whose ends have not agreed on accurate ECN.
+    /// State of a flow without accurate ECN: its ends have not agreed on it.
     pub const NONE: Self = Self {
         is_agreed: false,
         may_mark: false,

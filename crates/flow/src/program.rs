@@ -67,7 +67,7 @@ struct Gathered {
 /// What an acknowledgement says of congestion marks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Echo {
-    /// Nothing.
+    /// The acknowledgement says nothing of marks.
     None,
     /// All that it acknowledges counts as marked (ECE).
     All,

@@ -57,11 +57,11 @@ type Mail = VecDeque<(Instant, Vec<u8>)>;
 /// A datagram that has come to the agent, or to the endpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeptDatagram {
-    /// When it came.
+    /// Time at which the datagram came.
     pub at: Instant,
     /// It came to the agent.
     pub is_to_agent: bool,
-    /// Its messages.
+    /// The messages, as they went over the socket.
     pub bytes: Vec<u8>,
 }
 

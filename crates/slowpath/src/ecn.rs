@@ -191,7 +191,7 @@ impl SlowPath {
     }
 }
 
-/// What `packet`, the peer's SYN-ACK, makes of a connection whose SYN has asked for `asks`; `is_silent`: a later SYN of ours asked for nothing.
+/// What `packet`, the peer's SYN-ACK, makes of a connection that has asked for `asks` in its SYN; `is_silent`: a later SYN of ours asked for nothing.
 pub(crate) fn conclude_ecn(packet: &TcpPacket, asks: Asks, is_silent: bool) -> Agreed {
     match (asks, packet.header.flags.ace()) {
         // "A host MUST NOT set ECT on data packets if it has sent at least one non-ECN-setup SYN" (RFC 3168 section 6.1.1).

@@ -77,11 +77,11 @@ pub enum Linger2 {
 /// What a connection's class was asked for by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AskedBy {
-    /// `TOWPATH_APP_TYPE`.
+    /// The socket option `TOWPATH_APP_TYPE`.
     AppType,
-    /// `SO_PRIORITY`.
+    /// The socket option `SO_PRIORITY`.
     Priority,
-    /// `IP_TOS` or `IPV6_TCLASS`.
+    /// The socket option `IP_TOS` or `IPV6_TCLASS`.
     CodePoint,
     /// The configuration, for one of the connection's ports.
     Port,
@@ -92,7 +92,7 @@ pub enum AskedBy {
 pub struct AskedClass {
     /// It goes before others; else after them.
     pub is_express: bool,
-    /// What has asked.
+    /// What has asked for the class.
     pub by: AskedBy,
 }
 

@@ -88,7 +88,7 @@ impl World {
         let mut lines = BufReader::new(echo.stdout.take().unwrap()).lines();
         self.running.push(echo);
         assert_eq!(lines.next().unwrap().unwrap(), "ready");
-        // It goes on saying who connects.
+        // The program goes on writing a line for each client.
         std::thread::spawn(move || lines.count());
     }
 

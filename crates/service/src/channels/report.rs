@@ -78,7 +78,7 @@ struct Session {
     channels: Vec<Channel>,
     /// The number of channels that the session should have; `None`: the peer has opened it, and decides.
     channels_wanted: Option<usize>,
-    /// Why that number.
+    /// Why the session should have that number of channels.
     channels_why: Option<&'static str>,
     bytes_again: u64,
     bytes_twice: u64,

@@ -14,7 +14,7 @@ const SEGMENT: u64 = 64;
 /// Groups that move together from one core to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// The groups.
+    /// The groups that move together.
     pub groups: GroupSet,
     /// The core that has them.
     pub from: u8,

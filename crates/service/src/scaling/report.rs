@@ -7,7 +7,7 @@ use base::Instant;
 use serde::Serialize;
 use slowpath::SlowPath;
 
-/// One core.
+/// One core, as `towpath cores` shows it.
 #[derive(Debug, Serialize)]
 pub struct CoreLine {
     /// Index of the core.
@@ -76,10 +76,10 @@ pub struct Totals {
     pub held_by: Option<Hold>,
 }
 
-/// The whole report.
+/// All that `towpath cores` shows.
 #[derive(Debug, Serialize)]
 pub struct Cores {
-    /// The sums.
+    /// The sums that `towpath stat` shows, too.
     #[serde(flatten)]
     pub totals: Totals,
     /// The cores, by index.

@@ -129,7 +129,7 @@ struct Trial {
     from: Option<(Instant, u64)>,
 }
 
-/// The state machine.
+/// The state machine that says how many cores should serve.
 #[derive(Debug)]
 pub struct Scaler {
     /// Cores that there are.

@@ -38,7 +38,7 @@ impl AgentMaker {
         Self(Arc::new(make))
     }
 
-    /// An agent.
+    /// Makes one more agent.
     #[must_use]
     pub fn make(&self) -> Agent {
         (self.0)()

@@ -1,5 +1,5 @@
 //! CCP's figure 14: fifty machines send one message each to one machine at nearly the same time, with windows that are decided in the datapath,
-//! or by an agent that hears reports from time to time and whose answers come late.
+//! or by an agent that hears reports from time to time, and answers late.
 
 use super::{BEGIN, dropped};
 use crate::agents::{AgentSetting, Mind, reno_in_datapath};

@@ -64,13 +64,13 @@ impl Slots {
     }
 }
 
-/// The host.
+/// One host: its core, slow path, engine of channels and programs.
 #[derive(Debug)]
 pub struct Host {
     core: Core,
     slow: SlowPath,
     exceptions: ExceptionReceiver,
-    /// The host's port.
+    /// The port through which the host sends and hears frames.
     pub port: Frames,
     engine: Engine,
     own: Slots,
@@ -86,7 +86,7 @@ pub struct Host {
     ports: BTreeMap<u32, u16>,
     /// Plans of the accepting ends, by the port of the connecting end.
     pub expected: BTreeMap<u16, Plan>,
-    /// Ports whose connections this host refuses.
+    /// Connections to these ports this host refuses.
     pub refused: BTreeSet<u16>,
     /// Sessions that are over.
     pub over: Vec<Over>,

@@ -44,13 +44,13 @@ pub struct Plan {
 pub enum Outcome {
     /// Both directions came to their ends, with all bytes.
     Whole,
-    /// It was reset.
+    /// The connection was reset.
     Reset,
     /// It was not made, for this errno.
     Failed(u32),
 }
 
-/// One end.
+/// One end of a connection, as its program sees it.
 #[derive(Debug)]
 pub struct Program {
     memory: Arc<Memory>,
@@ -106,7 +106,7 @@ impl Program {
         true
     }
 
-    /// Rings the core.
+    /// Tells the core that the slot has news.
     fn ring(&self) {
         self.memory.ring_service(self.slot);
     }

@@ -8,7 +8,7 @@ use std::collections::{BinaryHeap, VecDeque};
 /// Frames that may wait for the network before `reserve` fails.
 const TRANSMIT_RING: usize = 256;
 
-/// A port whose wire is two queues of frames.
+/// A port for tests: its wire is two queues of frames.
 #[derive(Debug)]
 pub struct Frames {
     capabilities: Capabilities,
@@ -90,7 +90,7 @@ impl Weather {
 /// A frame on its way: when it arrives, its number, the host that it is for, and its bytes.
 type Way = Reverse<(Instant, u64, usize, Vec<u8>)>;
 
-/// The network.
+/// The network between the two hosts.
 #[derive(Debug)]
 pub struct Network {
     weather: Weather,

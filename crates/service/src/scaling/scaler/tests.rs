@@ -182,7 +182,7 @@ fn a_core_that_stops_for_a_second_holds_up_one_change() {
     assert_eq!(w.changes.len(), 1, "its groups are still moving");
     w.run(2_000, 1_700);
     assert_eq!((w.changes.len(), w.serving()), (1, 2), "{:?}", w.changes);
-    // The whole service is stopped: no time that nobody saw counts as idle.
+    // The whole service is stopped: time that was not measured does not count as idle.
     w.now = w.now.plus(Duration::from_secs(30));
     w.run(500, 1_700);
     assert_eq!((w.changes.len(), w.serving()), (1, 2), "{:?}", w.changes);
