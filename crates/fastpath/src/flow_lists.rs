@@ -74,6 +74,31 @@ pub(crate) struct Listed {
     is_acknowledged: bool,
 }
 
+impl Listed {
+    /// Both together: each list by the earlier time.
+    fn with(&self, other: &Self) -> Self {
+        fn first<T: Ord + Copy>(one: Option<T>, other: Option<T>) -> Option<T> {
+            one.into_iter().chain(other).min()
+        }
+        Self {
+            acks: first(self.acks, other.acks),
+            lent: first(self.lent, other.lent),
+            grown: first(self.grown, other.grown),
+            held: first(self.held, other.held),
+            looks: first(self.looks, other.looks),
+            pacer: first(self.pacer, other.pacer),
+            ticks: first(self.ticks, other.ticks),
+            has_backlog: self.has_backlog | other.has_backlog,
+            is_owing: self.is_owing | other.is_owing,
+            is_asked: self.is_asked | other.is_asked,
+            is_due: self.is_due | other.is_due,
+            is_ticked: self.is_ticked | other.is_ticked,
+            has_news: self.has_news | other.has_news,
+            is_acknowledged: self.is_acknowledged | other.is_acknowledged,
+        }
+    }
+}
+
 impl FlowLists {
     // SETUP: made with the core.
     pub(crate) fn new(flows: usize, regions: usize) -> Self {
@@ -160,9 +185,12 @@ impl FlowLists {
         listed
     }
 
-    /// Puts a flow that is in no list into those that it was in at another core. `region` and `slot` are its
-    /// application's.
+    /// Puts a flow into the lists that it was in at another core. `region` and `slot` are its application's.
+    ///
+    /// It may be in some of them already: a core that finds a record busy lists the flow to look again, and learns only then which core
+    /// serves it.
     pub(crate) fn put_in(&mut self, flow: FlowId, region: u16, slot: u32, listed: &Listed) {
+        let listed = &self.take_out(flow).with(listed);
         let mut insert = |list: fn(&mut Self) -> &mut List, at: Option<u64>| {
             at.into_iter().for_each(|at| list(self).insert(flow.0, at));
         };
@@ -266,5 +294,26 @@ mod tests {
         }
         assert!((0..FLOWS).all(|flow| !from.contains(FlowId(flow))));
         assert_eq!(from.next_deadline(), Instant::NEVER);
+    }
+
+    #[test]
+    fn a_flow_that_a_core_has_listed_before_it_came_is_there_once_and_by_the_earlier_time() {
+        let mut rng = Seed::new(6);
+        let mut lists = FlowLists::new(FLOWS as usize, 2);
+        for _ in 0..500 {
+            let flow = rng.below(u64::from(FLOWS)) as u32;
+            lists.acks.push_front(flow, 5);
+            scatter(&mut lists, &mut rng, flow);
+            assert_eq!(lists.listed(FlowId(flow)).acks, Some(5));
+            let listed: Vec<u32> = lists.acks.iter().collect();
+            assert_eq!(listed.len(), lists.acks.len() as usize);
+            if rng.below(3) == 0 {
+                lists.take_out(FlowId(flow));
+            }
+        }
+        (0..FLOWS).for_each(|flow| {
+            lists.take_out(FlowId(flow));
+        });
+        assert_eq!((lists.acks.len(), lists.acks.front()), (0, None));
     }
 }
