@@ -191,7 +191,8 @@ impl SlowPath {
         }
         let mask = state::FIN_QUEUED | state::FIN_SENT | state::FIN_ACKED;
         let (flags, closed_first) = self.with_flow(flow, |parts| (parts.rx.flags, parts.cold.closed_first));
-        if flags & mask == 0 {
+        // A core may see in one turn that the slot is released before it sees the FIN, which the application has set first.
+        if flags & mask == 0 && self.app_has(flow, half_flags::FIN) != Some(true) {
             // Without a FIN the flow would never end: the application broke the rules, or was killed while closing.
             return self.abort(now, flow);
         }
@@ -203,17 +204,22 @@ impl SlowPath {
 
     /// The application has asked for a reset.
     pub(crate) fn on_app_reset(&mut self, now: Instant, flow: FlowId) {
-        let Some(owner) = self.connections.get(&flow).map(|c| c.owner) else { return };
-        let is_released = self.region(owner.region).is_none_or(|region| {
-            region.halves(owner.slot).is_some_and(|(_, peer)| {
-                // Acquire: pairs with the application's release of the slot in `stream::raise`.
-                peer.flags.load(Ordering::Acquire) & half_flags::RELEASED != 0
-            })
-        });
-        if is_released {
+        if !self.connections.contains_key(&flow) {
+            return;
+        }
+        if self.app_has(flow, half_flags::RELEASED) != Some(false) {
             self.make_orphan(flow);
         }
         self.abort(now, flow);
+    }
+
+    /// Whether the application has set that flag of its half. `None`: its region is gone.
+    fn app_has(&self, flow: FlowId, flag: u32) -> Option<bool> {
+        let owner = self.connections.get(&flow)?.owner;
+        let region = self.region(owner.region)?;
+        let (_, peer) = region.halves(owner.slot)?;
+        // Acquire: pairs with the application's `stream::raise`.
+        Some(peer.flags.load(Ordering::Acquire) & flag != 0)
     }
 
     /// Resets a flow: the peer gets a RST, the application ECONNRESET.

@@ -12,6 +12,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, soc
 use rustix::process::{Resource, getrlimit};
 use std::collections::HashSet;
 use std::collections::hash_map::{Entry, HashMap};
+use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Instant;
@@ -154,7 +155,7 @@ impl Default for PortSpace {
             next_own: *RANGE.start(),
             pools: Default::default(),
             unshared: (limit / DESCRIPTORS_SHARE).min(UNSHARED as u64) as usize,
-            window: *RANGE.start(),
+            window: some_window(),
             is_short: false,
             taken: HashMap::new(),
             users: HashMap::new(),
@@ -403,6 +404,12 @@ impl PortSpace {
         self.kept = kept;
         self.kept.len() < before
     }
+}
+
+/// The first port of any window: services of one network namespace, and one after another, look for ports at different places.
+fn some_window() -> u16 {
+    let windows = RANGE.len() as u64 / u64::from(WINDOW);
+    RANGE.start() + (RandomState::new().hash_one(()) % windows) as u16 * WINDOW
 }
 
 /// One connector with the port less.
