@@ -11,7 +11,7 @@ use sim::load::{Connections, Job, Load};
 use sim::topology::{Arm, Fabric, HostSetting, Member, PORT};
 use sim::{AgentSetting, KeptDatagram, Mind};
 
-/// When every run begins.
+/// Virtual time at which every run begins.
 pub(crate) const BEGIN: Instant = Instant::from_ns(1_000_000_000);
 /// Flows begin at random times within so many round trips.
 const SPREAD: u64 = 10;
@@ -22,7 +22,7 @@ const RING_SLOTS: usize = 1024;
 /// Bytes of each side's payload area; memory is taken as it is used.
 const DATA_LEN: u64 = 512 << 20;
 
-/// Flows of one contestant.
+/// The flows of one contestant in a run.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// What decides about them.

@@ -71,7 +71,7 @@ pub fn line(said: &Said) -> String {
     format!("{text}\n")
 }
 
-/// Reads a file's text.
+/// Reads the text of a recording.
 ///
 /// # Errors
 /// The first line that is wrong. A last line without an end, as `kill -9` leaves it, is left out.

@@ -65,7 +65,7 @@ impl Primitive {
     }
 }
 
-/// A set of signals.
+/// A set of signals, a bit for each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Reads(u16);
 

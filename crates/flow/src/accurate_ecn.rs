@@ -80,7 +80,7 @@ impl AccurateEcn {
         }
     }
 
-    /// The end whose SYN without ECT asked for accurate ECN, and that got a SYN-ACK with this ECN field and this ACE field, which agrees.
+    /// State of the end that connects: its SYN, without ECT, asked for accurate ECN, and a SYN-ACK with this ECN field and this ACE field agrees.
     /// Any field but those for "not ECT" and "reserved" says that the path changes ECN fields: then no data of ours is marked as capable.
     #[must_use]
     pub fn client(seen: Ecn, ace: u8) -> Self {

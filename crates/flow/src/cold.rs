@@ -168,7 +168,7 @@ pub struct Cold {
     pub rare_events: u8,
     /// Errno to report if the flow times out: the last soft error (ICMP); 0: none. The slow path sets it.
     pub soft_error: u16,
-    /// Accurate ECN, of a flow whose ends have agreed on it.
+    /// The counts of accurate ECN, if both ends have agreed on it.
     pub accurate: AccurateEcn,
     /// Times during which sending was held up.
     pub delays: Delays,

@@ -61,7 +61,7 @@ impl Steering for PacketSteering {
 
 const XOR_INDEX: sock_filter = statement(BPF_ALU | BPF_XOR | BPF_X, 0);
 
-/// Sets the index register.
+/// Classic BPF: sets the index register.
 const fn index(value: u32) -> sock_filter {
     statement(BPF_LDX | BPF_IMM, value)
 }

@@ -1,5 +1,5 @@
 //! What idle connections cost: bytes that the library has allocated for them, counted by this program's allocator. The service runs in
-//! another thread, whose bytes do not count.
+//! another thread: its bytes do not count.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;

@@ -20,7 +20,7 @@ type Calls = Arc<Mutex<Vec<(u64, u64)>>>;
 /// A window that counts up with each report, once a round trip, and tells of each.
 struct Counts {
     calls: Calls,
-    /// The port of the first flow, whose second report is a mistake.
+    /// The first flow has begun: its second report is a mistake.
     has_failed: bool,
 }
 

@@ -92,10 +92,10 @@ pub struct Replay {
     /// An algorithm of agents by name, a program in the language (.ccp), or an algorithm in Python (.py)
     #[arg(value_name = "NAME|FILE")]
     subject: String,
-    /// The agent whose decisions to compare with, if there are several: the path of its socket
+    /// Compare with the decisions of this agent, if there are several: the path of its socket
     #[arg(long, value_name = "PATH")]
     agent: Option<String>,
-    /// Print JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }

@@ -22,7 +22,7 @@ pub struct Cores {
     /// How many cores serve flows from now on: a number, or auto
     #[arg(long, value_name = "N|auto")]
     set: Option<Wish>,
-    /// Print JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 const IDLE_LOOK: Duration = Duration::from_ms(100);
 /// Time between two looks at pressure, the affinity and the quota.
 const SLOW_LOOK: Duration = Duration::from_secs(1);
-/// Processors of a `cpu_set_t`.
+/// Number of processors that a `cpu_set_t` can name.
 const PROCESSORS: usize = 1024;
 /// Microseconds in a unit of `/proc/stat` (`USER_HZ` is 100 on every machine that Rust runs on).
 const TICK_US: u64 = 10_000;

@@ -126,18 +126,18 @@ impl fmt::Debug for Thinker {
     }
 }
 
-/// What a script does.
+/// What a script does with its flows.
 #[derive(Debug)]
 enum Role {
-    /// As [`Mind::Gives`].
+    /// As [`Mind::Gives`]: the program of all flows.
     Gives(Arc<Source>),
     /// As [`Mind::Reno`]: the program of all flows, and each flow's state by its number.
     Reno { program: Arc<Source>, flows: BTreeMap<u32, Reno> },
-    /// As [`Mind::Random`].
+    /// As [`Mind::Random`]: nothing is remembered of a flow.
     Random,
 }
 
-/// An agent for tests.
+/// An agent for tests: it follows its role and decides nothing of its own.
 #[derive(Debug)]
 pub(super) struct Script {
     role: Role,

@@ -11,7 +11,7 @@ use link::LinkConfig;
 use std::sync::Arc;
 
 const SENDERS: usize = 50;
-/// Bytes of a segment.
+/// Bytes of payload in a full segment.
 const MSS: u64 = 1448;
 /// "We used our microbenchmarks ... to set the staleness to 20 us" (CCP paper, section 7.3).
 const STALENESS: Duration = Duration::from_us(20);

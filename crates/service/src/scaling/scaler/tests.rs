@@ -15,7 +15,7 @@ struct World {
     /// Time that the groups of a change take to move, and when the move under way is over.
     move_time: Duration,
     moving_until: Instant,
-    /// Number of cores whose work counts: further cores are busy and bring nothing.
+    /// So many cores do useful work: further cores are busy and bring nothing.
     useful: u64,
     /// Each change: milliseconds since the beginning, cores, reason.
     changes: Vec<(u64, u8, Why)>,
