@@ -6,13 +6,13 @@
 use crate::listen::table::Origin;
 use crate::local::port_need::{For, Need};
 use crate::sys::set_local_port_range;
+use crate::tcp::random;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
 use rustix::process::{Resource, getrlimit};
 use std::collections::HashSet;
 use std::collections::hash_map::{Entry, HashMap};
-use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Instant;
@@ -409,7 +409,9 @@ impl PortSpace {
 /// The first port of any window: services of one network namespace, and one after another, look for ports at different places.
 fn some_window() -> u16 {
     let windows = RANGE.len() as u64 / u64::from(WINDOW);
-    RANGE.start() + (RandomState::new().hash_one(()) % windows) as u16 * WINDOW
+    // Without a random number ports are looked for from the first on.
+    let number = random().map_or(0, u64::from_ne_bytes);
+    RANGE.start() + (number % windows) as u16 * WINDOW
 }
 
 /// One connector with the port less.

@@ -10,6 +10,7 @@ use crate::registry::application::{Application, Context, Fallen, HOLDERS, Member
 use crate::registry::{Answer, BellChange, Registry};
 use crate::report::statistics::Process;
 use crate::report::text;
+use crate::tcp::random;
 use control::{Line, PROTOCOL, Parent, Push, RegionInfo, Reply, Request, Settings, Welcome};
 use queue::Doorbell;
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -465,7 +466,5 @@ fn arm(region: &Region) {
 }
 
 fn secret() -> Option<u64> {
-    let mut bytes = [0; 8];
-    let n = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).ok()?;
-    (n == bytes.len()).then(|| u64::from_ne_bytes(bytes))
+    random().ok().map(u64::from_ne_bytes)
 }
