@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 const BLIND: Duration = Duration::from_millis(1);
 /// A ring that never sleeps asks the kernel for other news once in so many looks.
 const KERNEL_EVERY: u64 = 256;
-/// Spinning pays while a look finds news of at most so many connections. That is so with few connections, and with many if the
-/// peers run on other cores at the same time: there each sleep costs both sides a wake-up between cores. Looks that find more mean that the peers had this
-/// core meanwhile, and get it again by one yield.
+/// Spinning pays while a look finds news of at most so many connections. That is so with few connections, and with many if the peers run on
+/// other cores at the same time: there each sleep costs both sides a wake-up between cores. Looks that find more mean that the peers had
+/// this core meanwhile, and get it again by one yield.
 const LONELY: u32 = 4;
 
 impl Ring {
