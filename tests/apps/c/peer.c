@@ -1,9 +1,10 @@
 // peer listen|connect HOST PORT pump|mute|watch|feed: one connection, for the tests that kill one of its ends.
-//   pump   sends for ever                      mute  says hello, then reads nothing
+//   pump   sends for ever                      mute  says hello, then reads nothing of what comes
 //   watch  reads to the end                    feed  sends 64 KiB, then reads to the end
-// A listener serves one connection after the other. watch and feed print `ready` when the transfer is under way and
+// A listener serves one connection after the other. mute prints `ready` when input has come, watch and feed when the transfer is under way, and
 // `eof NANOSECONDS` or `reset NANOSECONDS` (monotonic clock) at its end.
 #include "common.h"
+#include <poll.h>
 #include <signal.h>
 
 static char buffer[65536];
@@ -15,6 +16,10 @@ static void pump(int fd) {
 
 static void mute(int fd) {
     CHECK(send(fd, "hello", 5, MSG_NOSIGNAL) == 5);
+    struct pollfd input = {.fd = fd, .events = POLLIN};
+    CHECK(poll(&input, 1, -1) == 1);
+    printf("ready\n");
+    fflush(stdout);
     for (;;) pause();
 }
 

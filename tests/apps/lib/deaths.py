@@ -43,13 +43,20 @@ class Survivor:
         return until(there, HANG_S, what)
 
 
+def let_input_come(survivor, victim, mode):
+    """Waits until a victim that reads nothing has unread input: without it Linux sends FIN for the dead, not RST."""
+    if mode == "mute":
+        survivor.line(victim, 0, "the victim has unread input")
+    time.sleep(0.005)
+
+
 def victim_connects(w, survivor, mode):
     """One round: returns what the survivor saw, and after how many nanoseconds."""
     skip = len(survivor.listener.lines())
     command = [w.program("peer"), "connect", w.way.target, survivor.port, mode]
     victim = w.start("victim", command, accelerated=w.way.client, launcher=False)
     survivor.line(survivor.listener, skip, "the transfer is under way")
-    time.sleep(0.005)
+    let_input_come(survivor, victim, mode)
     killed = time.monotonic_ns()
     victim.kill()
     saw, at = survivor.line(survivor.listener, skip + 1, "the survivor sees the end").split()
@@ -64,7 +71,7 @@ def victim_listens(w, survivor, mode):
     w.until_listening(victim, survivor.port, w.way.server, HANG_S)
     client = w.start("survivor", survivor.command("connect"), accelerated=w.way.client, launcher=False)
     survivor.line(client, 0, "the transfer is under way")
-    time.sleep(0.005)
+    let_input_come(survivor, victim, mode)
     killed = time.monotonic_ns()
     victim.kill()
     saw, at = survivor.line(client, 1, "the survivor sees the end").split()
