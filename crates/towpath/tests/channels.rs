@@ -321,11 +321,21 @@ fn one_or_all_of_a_sessions_connections_die_and_no_socket_notices() {
         let before = lost();
         // The frames of a load show what is to be killed; each byte of the load is checked.
         let mut killer = world.run_on_kernel(1, "rst.py", &["v1", PORT, &count.to_string()]);
-        let mut load = world.run(0, "require", "load.py", &[ADDRESSES[1], "5000"]);
+        let load = || {
+            let mut load = world.run(0, "require", "load.py", &[ADDRESSES[1], "5000"]);
+            load.until("done");
+            assert!(load.running.0.wait().unwrap().success());
+        };
+        load();
         (0..count).for_each(|_| assert!(killer.line().starts_with("sees")));
-        load.until("done");
-        assert!(load.running.0.wait().unwrap().success());
-        world.wait("the connections are dead", || lost() >= before + count);
+        // A reset that comes late has a number that is not the next any more, and one without frames to answer does not come at all.
+        world.wait("the connections are dead", || {
+            let are_dead = lost() >= before + count;
+            if !are_dead {
+                load();
+            }
+            are_dead
+        });
         drop(killer);
         world.wait("there are three channels again", || channels() == 3);
     }
