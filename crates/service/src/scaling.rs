@@ -86,7 +86,7 @@ impl Scaling {
     /// The state for `cores`, of which the port was told by [`first_table`].
     pub fn new(cores: Cores, way: Way, loads: Arc<Loads>, machine: Machine) -> Self {
         let mut scaler = Scaler::new(cores.most);
-        scaler.set(if cores.is_auto { 1 } else { cores.most });
+        scaler.set(cores.serving_first());
         loads.watch(cores.is_auto && cores.most > 1);
         Self {
             way,
@@ -109,7 +109,7 @@ impl Scaling {
 
 /// The core of each group at first.
 pub fn first_table(cores: Cores) -> Table {
-    flow::spread_groups(if cores.is_auto { 1 } else { cores.most })
+    flow::spread_groups(cores.serving_first())
 }
 
 impl Scaling {

@@ -155,7 +155,7 @@ impl Tcp {
             algorithm: config.choices.algorithm(config.choices.default()),
             express_ports: link.express_ports.iter().map(|port| port.get()).collect(),
             is_steered: config.cores.most > 1,
-            serving: if config.cores.is_auto { 1 } else { config.cores.most },
+            serving: config.cores.serving_first(),
             ..slowpath::Config::default()
         };
         let (exceptions, commands): (Vec<_>, Vec<_>) = rings.into_iter().unzip();

@@ -64,6 +64,13 @@ pub struct Cores {
     pub is_auto: bool,
 }
 
+impl Cores {
+    /// Number of threads that serve flows at first.
+    pub(crate) fn serving_first(self) -> u8 {
+        if self.is_auto { 1 } else { self.most }
+    }
+}
+
 /// The key `cores`: a number, `auto`, or `auto:MOST`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "NumberOrWord", into = "NumberOrWord")]
