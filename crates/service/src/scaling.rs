@@ -61,8 +61,6 @@ struct Counts {
 #[derive(Debug)]
 pub struct Scaling {
     way: Way,
-    /// Queue of each group, as the port was told.
-    table: Table,
     loads: Arc<Loads>,
     machine: Machine,
     scaler: Scaler,
@@ -90,7 +88,6 @@ impl Scaling {
         loads.watch(cores.is_auto && cores.most > 1);
         Self {
             way,
-            table: first_table(cores),
             loads,
             machine,
             scaler,
@@ -205,10 +202,11 @@ impl Scaling {
     }
 
     /// The slow path wants the frames of these groups to come to another core. Returns when no frame enters by the table before.
-    pub fn steer(&mut self, groups: &GroupSet, core: u8) {
-        groups.iter().for_each(|group| self.table[usize::from(group)] = core);
+    pub fn steer(&mut self, slow: &SlowPath, groups: &GroupSet, core: u8) {
         let Some(steering) = &mut self.way.steering else { return };
-        if let Err(error) = steering.apply(&self.table) {
+        let mut table = *slow.group_cores();
+        groups.iter().for_each(|group| table[usize::from(group)] = core);
+        if let Err(error) = steering.apply(&table) {
             self.counts.refused += 1;
             if self.counts.refused == 1 {
                 tracing::warn!(

@@ -263,7 +263,7 @@ impl Registry {
                 }
             }
             Event::Steer { groups, core } => {
-                self.scaling.steer(&groups, core);
+                self.scaling.steer(&self.tcp.slow, &groups, core);
                 self.tcp.slow.steered(self.tcp.clock.now());
             }
             Event::MoveOver { groups } => {
