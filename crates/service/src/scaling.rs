@@ -115,6 +115,11 @@ impl Scaling {
         self.scaler.serving()
     }
 
+    /// The core that sends the first segments of a flow in that slot: slots are spread over the cores that serve.
+    pub fn core_of_slot(&self, slot: u32) -> u8 {
+        (slot % u32::from(self.serving())) as u8
+    }
+
     /// When to look at the load, or to begin a move, next.
     pub fn due(&self) -> Option<Instant> {
         [self.tick_at, self.again_at].into_iter().flatten().min()

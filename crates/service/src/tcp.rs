@@ -386,8 +386,7 @@ impl Registry {
         let r = self.regions.get_mut(&region)?;
         let slot = r.slots.take(Use::Flow(flow)).ok()?;
         r.memory.region().slot(slot)?.half.iter().for_each(shm::Half::clear);
-        let core = (slot % u32::from(self.scaling.serving())) as u8;
-        let owner = Owner { region: r.memory.index, slot, core };
+        let owner = Owner { region: r.memory.index, slot, core: self.scaling.core_of_slot(slot) };
         if let Some(a) = self.applications.get_mut(&flow.application) {
             a.sockets += 1;
             a.flows += 1;
