@@ -13,7 +13,6 @@ pub type Table = [u8; GROUPS];
 /// ```text
 ///   packet socket   a classic BPF program computes the group; a new table is a new program
 ///   TAP             an eBPF program computes the group and reads an array that is mapped here
-///   XDP             the same array, read by the program that redirects to a socket of the queue
 ///   memory          the sending end reads the array
 /// ```
 /// Frames that have no group (ARP, ICMP, fragments) come to queue 0. A frame may come to another queue than its group's all the same (behind an

@@ -364,7 +364,7 @@ impl Options {
             (self.allow_uids.unwrap_or_default(), self.allow_gids.unwrap_or_default());
         // Without a port there are no flows that a second core could serve.
         let has_port = self.port.as_ref().is_some_and(|port| port.kind != PortKind::None);
-        let processors = if has_port { Machine::open().allowed() } else { 1 };
+        let processors = || if has_port { Machine::open().allowed() } else { 1 };
         let max_applications = self.max_applications.unwrap_or(1024);
         let limits =
             Limits { applications: max_applications, unfinished_hellos: UNFINISHED_HELLOS, ..Limits::NONE };

@@ -162,8 +162,7 @@ impl Registry {
                 let channels = self.channel_totals();
                 let agents = self.agents.as_ref().map(Agents::counters).unwrap_or_default();
                 let summary = self.statistics.summary(alive, traffic, viewer);
-                let cores = (self.cores.len() > 1).then(|| self.scaling.totals(self.cores.len()));
-                serde_json::to_vec(&Summary { channels, agents, cores, ..summary })
+                serde_json::to_vec(&Summary { channels, agents, cores: self.core_totals(), ..summary })
             }
             Report::Explain => {
                 self.sweep();

@@ -61,8 +61,6 @@ struct Counts {
 #[derive(Debug)]
 pub struct Scaling {
     way: Way,
-    /// Queue of each group, as the port was told.
-    table: Table,
     loads: Arc<Loads>,
     machine: Machine,
     scaler: Scaler,
@@ -86,11 +84,10 @@ impl Scaling {
     /// The state for `cores`, of which the port was told by [`first_table`].
     pub fn new(cores: Cores, way: Way, loads: Arc<Loads>, machine: Machine) -> Self {
         let mut scaler = Scaler::new(cores.most);
-        scaler.set(if cores.is_auto { 1 } else { cores.most });
+        scaler.set(cores.serving_first());
         loads.watch(cores.is_auto && cores.most > 1);
         Self {
             way,
-            table: first_table(cores),
             loads,
             machine,
             scaler,
@@ -109,13 +106,18 @@ impl Scaling {
 
 /// The core of each group at first.
 pub fn first_table(cores: Cores) -> Table {
-    flow::spread_groups(if cores.is_auto { 1 } else { cores.most })
+    flow::spread_groups(cores.serving_first())
 }
 
 impl Scaling {
     /// Number of cores that are to serve flows.
     pub fn serving(&self) -> u8 {
         self.scaler.serving()
+    }
+
+    /// The core that sends the first segments of a flow in that slot: slots are spread over the cores that serve.
+    pub fn core_of_slot(&self, slot: u32) -> u8 {
+        (slot % u32::from(self.serving())) as u8
     }
 
     /// When to look at the load, or to begin a move, next.
@@ -205,10 +207,11 @@ impl Scaling {
     }
 
     /// The slow path wants the frames of these groups to come to another core. Returns when no frame enters by the table before.
-    pub fn steer(&mut self, groups: &GroupSet, core: u8) {
-        groups.iter().for_each(|group| self.table[usize::from(group)] = core);
+    pub fn steer(&mut self, slow: &SlowPath, groups: &GroupSet, core: u8) {
         let Some(steering) = &mut self.way.steering else { return };
-        if let Err(error) = steering.apply(&self.table) {
+        let mut table = *slow.group_cores();
+        groups.iter().for_each(|group| table[usize::from(group)] = core);
+        if let Err(error) = steering.apply(&table) {
             self.counts.refused += 1;
             if self.counts.refused == 1 {
                 tracing::warn!(

@@ -155,7 +155,7 @@ impl Tcp {
             algorithm: config.choices.algorithm(config.choices.default()),
             express_ports: link.express_ports.iter().map(|port| port.get()).collect(),
             is_steered: config.cores.most > 1,
-            serving: if config.cores.is_auto { 1 } else { config.cores.most },
+            serving: config.cores.serving_first(),
             ..slowpath::Config::default()
         };
         let (exceptions, commands): (Vec<_>, Vec<_>) = rings.into_iter().unzip();
@@ -263,7 +263,7 @@ impl Registry {
                 }
             }
             Event::Steer { groups, core } => {
-                self.scaling.steer(&groups, core);
+                self.scaling.steer(&self.tcp.slow, &groups, core);
                 self.tcp.slow.steered(self.tcp.clock.now());
             }
             Event::MoveOver { groups } => {
@@ -386,8 +386,7 @@ impl Registry {
         let r = self.regions.get_mut(&region)?;
         let slot = r.slots.take(Use::Flow(flow)).ok()?;
         r.memory.region().slot(slot)?.half.iter().for_each(shm::Half::clear);
-        let core = (slot % u32::from(self.scaling.serving())) as u8;
-        let owner = Owner { region: r.memory.index, slot, core };
+        let owner = Owner { region: r.memory.index, slot, core: self.scaling.core_of_slot(slot) };
         if let Some(a) = self.applications.get_mut(&flow.application) {
             a.sockets += 1;
             a.flows += 1;

@@ -438,7 +438,6 @@ impl Registry {
 
     /// A socket cannot go by channel after all: the same slot becomes a plain connection.
     fn serve_plainly(&mut self, region: u32, slot: u32) {
-        let cores = self.scaling.serving();
         let Some(flow) = self.channel_flow(region, slot) else { return };
         let (ends, is_closed) = (flow.ends, flow.closed);
         let (Carrier::Channel { options, .. }, choice) = (flow.carrier, flow.choice) else { return };
@@ -449,7 +448,7 @@ impl Registry {
         }
         let Some(memory) = self.regions.get(&region).map(|r| r.memory.clone()) else { return };
         self.channels.iter_mut().for_each(|channels| channels.counted.unserved += 1);
-        let owner = slowpath::Owner { region: memory.index, slot, core: (slot % u32::from(cores)) as u8 };
+        let owner = slowpath::Owner { region: memory.index, slot, core: self.scaling.core_of_slot(slot) };
         let [local, remote] = ends.map(|end| Endpoint::new(end.ip(), end.port()));
         let options = self.flow_options(&options, choice);
         let what = Connect { token: 0, local: Some(local), remote, owner, options };

@@ -63,7 +63,6 @@ impl Scale {
         let ids: Vec<SessionId> = hub.sessions().map(|(id, _)| id).filter(is_ours).collect();
         self.all.retain(|id, _| ids.contains(id));
         for id in ids {
-            let channels: Vec<ChannelId> = hub.channels_of(id).collect();
             let scaled = self.all.entry(id).or_insert_with(|| Scaled {
                 wanted: self.fixed.unwrap_or(1),
                 why: self.fixed.map_or(why::START, |_| why::FIXED),
@@ -73,7 +72,7 @@ impl Scale {
                 if !is_continued {
                     scaled.scaling = Scaling::default();
                 }
-                scaled.follow(&load(&self.shares, flows, &channels));
+                scaled.follow(&load(&self.shares, flows, hub.channels_of(id)));
             }
             let wanted = scaled.wanted;
             if let Some(session) = hub.session(id) {
@@ -106,8 +105,8 @@ impl Scaled {
 }
 
 /// What the channels of one session and their cores have done since the last tick.
-fn load(shares: &Shares, flows: &Flows, channels: &[ChannelId]) -> Load {
-    let seen: Vec<_> = channels.iter().filter_map(|channel| flows.seen(*channel)).collect();
+fn load(shares: &Shares, flows: &Flows, channels: impl Iterator<Item = ChannelId>) -> Load {
+    let seen: Vec<_> = channels.filter_map(|channel| flows.seen(channel)).collect();
     let is_used = |core: usize| core == HUB_CORE || seen.iter().any(|seen| seen.core == core);
     let used = shares.cores().filter(|core| is_used(*core));
     let congested = seen.iter().filter(|seen| seen.is_congested).count();

@@ -64,6 +64,13 @@ pub struct Cores {
     pub is_auto: bool,
 }
 
+impl Cores {
+    /// Number of threads that serve flows at first.
+    pub(crate) fn serving_first(self) -> u8 {
+        if self.is_auto { 1 } else { self.most }
+    }
+}
+
 /// The key `cores`: a number, `auto`, or `auto:MOST`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "NumberOrWord", into = "NumberOrWord")]
@@ -83,11 +90,12 @@ enum NumberOrWord {
 }
 
 impl CoresChoice {
-    /// The threads, where the service may use so many processors.
-    pub(crate) fn resolve(self, processors: u8) -> Cores {
+    /// The threads, where the service may use so many `processors`: counted only if the choice does not say how many threads.
+    pub(crate) fn resolve(self, processors: impl FnOnce() -> u8) -> Cores {
+        let by_machine = || processors().clamp(1, CORES_MAX);
         match self {
             Self::Fixed(most) => Cores { most, is_auto: false },
-            Self::Auto(most) => Cores { most: most.unwrap_or(processors.clamp(1, CORES_MAX)), is_auto: true },
+            Self::Auto(most) => Cores { most: most.unwrap_or_else(by_machine), is_auto: true },
         }
     }
 }

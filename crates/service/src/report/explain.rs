@@ -84,8 +84,7 @@ impl Registry {
         applications.sort_by_key(|a| a.pid);
         let mut sockets = self.sockets(true, viewer);
         sockets.retain(|socket| viewer.sees(socket.uid));
-        let cores = (self.cores.len() > 1).then(|| self.scaling.totals(self.cores.len()));
-        Explanation { applications, sockets, cores }
+        Explanation { applications, sockets, cores: self.core_totals() }
     }
 }
 

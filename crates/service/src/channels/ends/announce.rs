@@ -3,10 +3,9 @@
 
 use super::{AppEnd, Ends};
 use flow::News;
-use queue::stream::{barrier, note_consumed, note_produced, wants_space, watcher};
+use queue::stream::{barrier, note_consumed, note_produced, raise, wants_space, watcher};
 use shm::half_flags::RELEASED;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// What the application of an end is to be told with the next [`Ends::announce`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,7 +80,7 @@ impl Ends {
     pub fn raise(&mut self, tag: u64, flags: u32) {
         let Some(end) = self.get(tag) else { return };
         if let Some((own, _)) = end.end.place.halves(end.end.slot) {
-            own.flags.fetch_or(flags, Ordering::SeqCst);
+            raise(own, flags);
         }
         self.note(tag, Untold { has_news: true, has_space: false });
     }

@@ -6,12 +6,11 @@ use crate::channels::engine::{Engine, Opening, Say, Shared, Start, Told};
 use crate::cores::load::Loads;
 use crate::memory::Memory;
 use base::{Instant, Seed};
-use channel::hub::Over;
 use channel::lane::{Class, Lane, Sharing};
 use channel::open::Open;
 use channel::session::ECONNREFUSED;
 use fastpath::Core;
-use flow::{ExceptionReceiver, Flows, Limits};
+use flow::{ExceptionReceiver, FlowId, Flows, Limits};
 use queue::stream::{close_for, raise, watch};
 use shm::half_flags::OPEN;
 use shm::{Kind, Params, Region};
@@ -88,8 +87,6 @@ pub struct Host {
     pub expected: BTreeMap<u16, Plan>,
     /// Connections to these ports this host refuses.
     pub refused: BTreeSet<u16>,
-    /// Sessions that are over.
-    pub over: Vec<Over>,
     deadline: Instant,
     now: Instant,
 }
@@ -150,7 +147,6 @@ impl Host {
             ports: BTreeMap::new(),
             expected: BTreeMap::new(),
             refused: BTreeSet::new(),
-            over: Vec::new(),
             deadline: now,
             now,
         }
@@ -178,10 +174,14 @@ impl Host {
         self.ports.insert(slot, port);
     }
 
+    /// The connections of all channels.
+    fn flows(&self) -> Vec<FlowId> {
+        (1..SLOTS).filter_map(|slot| self.own.memory.area.flow_of(slot)).collect()
+    }
+
     /// Kills the connection of one channel by a RST to both ends. False: there is none.
     pub fn kill(&mut self, seed: &mut Seed) -> bool {
-        let area = &self.own.memory.area;
-        let flows: Vec<_> = (1..SLOTS).filter_map(|slot| area.flow_of(slot)).collect();
+        let flows = self.flows();
         if flows.is_empty() {
             return false;
         }
@@ -191,8 +191,7 @@ impl Host {
 
     /// Kills the connections of all channels.
     pub fn kill_all(&mut self) {
-        let flows: Vec<_> = (1..SLOTS).filter_map(|slot| self.own.memory.area.flow_of(slot)).collect();
-        flows.into_iter().for_each(|flow| self.slow.abort(self.now, flow));
+        self.flows().into_iter().for_each(|flow| self.slow.abort(self.now, flow));
     }
 
     /// Each program has its turn. True: one has done something.
@@ -335,8 +334,7 @@ impl Host {
                 }
             }
             Told::Unserved { .. } => panic!("every program requires channels"),
-            Told::Speaks(_) => {}
-            Told::Over(over) => self.over.push(over),
+            Told::Speaks(_) | Told::Over(_) => {}
             Told::Violation(_, what) => panic!("a program broke the rules: {what}"),
             Told::MemoryShort { .. } => panic!("the regions are large enough"),
         }
