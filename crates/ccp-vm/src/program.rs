@@ -77,13 +77,9 @@ impl Program {
     /// The signals that instructions read.
     #[must_use]
     pub fn reads(&self) -> Reads {
-        let read = Primitive::NAMES.map(|(_, signal)| (signal, self.is_reading(signal)));
-        read.into_iter().fold(
-            Reads::default(),
-            |all, (signal, is_read)| {
-                if is_read { all.with(signal) } else { all }
-            },
-        )
+        let operands = self.active_steps().iter().flat_map(|step| [step.left, step.right]);
+        let signals = operands.filter_map(|operand| Primitive::NAMES.get(usize::from(operand)));
+        signals.fold(Reads::default(), |all, (_, signal)| all.with(*signal))
     }
 
     /// True if an instruction writes the register, or may.

@@ -73,12 +73,12 @@ impl Reads {
     /// The set of these signals.
     #[must_use]
     pub const fn of(signals: &[Primitive]) -> Self {
-        let (mut bits, mut i) = (0, 0);
+        let (mut all, mut i) = (Self(0), 0);
         while i < signals.len() {
-            bits |= 1 << signals[i] as u16;
+            all = all.with(signals[i]);
             i += 1;
         }
-        Self(bits)
+        all
     }
 
     /// The set with `signal` added.
