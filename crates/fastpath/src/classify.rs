@@ -242,12 +242,12 @@ impl State {
             drop(guard);
             return self.look_again(flows, homes, seen, frame, port);
         };
+        let is_last = seen.is_last || self.runs_now(&w);
         if seen.kind == Kind::Common
             && let Some(segment) = CommonSegment::again(frame.bytes)
         {
             let longest = w.f.cold.rcv_mss;
             let put = |w: &Work<'_>, ring, position| write(w, ring, position, segment.payload);
-            let is_last = seen.is_last || self.runs_now(&w);
             match self.arrive(&mut w, &segment, is_last, longest.into(), put) {
                 Predicted::Done => return,
                 Predicted::Finish => return self.finish(&mut w, port),
@@ -263,7 +263,7 @@ impl State {
             return self.look_again(flows, homes, seen, frame, port);
         }
         self.receive(&mut w, &seen.packet, frame, port);
-        if seen.is_last || self.runs_now(&w) {
+        if is_last {
             self.finish(&mut w, port);
         }
     }

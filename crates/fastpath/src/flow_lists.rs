@@ -74,31 +74,6 @@ pub(crate) struct Listed {
     is_acknowledged: bool,
 }
 
-impl Listed {
-    /// Both together: each list by the earlier time.
-    fn with(&self, other: &Self) -> Self {
-        fn first<T: Ord + Copy>(one: Option<T>, other: Option<T>) -> Option<T> {
-            one.into_iter().chain(other).min()
-        }
-        Self {
-            acks: first(self.acks, other.acks),
-            lent: first(self.lent, other.lent),
-            grown: first(self.grown, other.grown),
-            held: first(self.held, other.held),
-            looks: first(self.looks, other.looks),
-            pacer: first(self.pacer, other.pacer),
-            ticks: first(self.ticks, other.ticks),
-            has_backlog: self.has_backlog | other.has_backlog,
-            is_owing: self.is_owing | other.is_owing,
-            is_asked: self.is_asked | other.is_asked,
-            is_due: self.is_due | other.is_due,
-            is_ticked: self.is_ticked | other.is_ticked,
-            has_news: self.has_news | other.has_news,
-            is_acknowledged: self.is_acknowledged | other.is_acknowledged,
-        }
-    }
-}
-
 impl FlowLists {
     // SETUP: made with the core.
     pub(crate) fn new(flows: usize, regions: usize) -> Self {
@@ -187,10 +162,9 @@ impl FlowLists {
 
     /// Puts a flow into the lists that it was in at another core. `region` and `slot` are its application's.
     ///
-    /// It may be in some of them already: a core that finds a record busy lists the flow to look again, and learns only then which core
-    /// serves it.
+    /// It may be in some of them already, and keeps the earlier time there: a core that finds a record busy lists the flow to look again, and
+    /// learns only then which core serves it.
     pub(crate) fn put_in(&mut self, flow: FlowId, region: u16, slot: u32, listed: &Listed) {
-        let listed = &self.take_out(flow).with(listed);
         let mut insert = |list: fn(&mut Self) -> &mut List, at: Option<u64>| {
             at.into_iter().for_each(|at| list(self).insert(flow.0, at));
         };

@@ -204,11 +204,17 @@ impl List {
         self.len += 1;
     }
 
-    /// Adds a flow that is in no list of these links by its time, in a list by time. If that place is not among the last `NEAR`, it comes to
-    /// the front, no later than the first: its time comes too early, but that of no flow comes late.
+    /// Adds a flow by its time, in a list by time. A flow that is in the list already keeps the earlier time. If its place is not among the
+    /// last `NEAR`, it comes to the front, no later than the first: its time comes too early, but that of no flow comes late.
     pub(crate) fn insert(&mut self, flow: u32, at: u64) {
         /// Places of the list that are looked at.
         const NEAR: usize = 64;
+        if self.contains(flow) {
+            if self.at(flow) <= at {
+                return;
+            }
+            self.remove(flow);
+        }
         let mut after = self.ends.last;
         for _ in 0..NEAR {
             if after == END || self.links.value(after - 1) <= at {
@@ -292,5 +298,15 @@ mod tests {
             assert_eq!((list.contains(flow), list.len() as usize), (false, before.len()));
             list.insert(flow, at);
         }
+    }
+
+    #[test]
+    fn a_flow_that_is_inserted_again_keeps_the_earlier_time() {
+        let mut list = List::new(4);
+        for (flow, at) in [(0, 10), (1, 20), (2, 30), (1, 25), (2, 5)] {
+            list.insert(flow, at);
+        }
+        assert!(list.iter().eq([2, 0, 1]));
+        assert_eq!(([0, 1, 2].map(|flow| list.at(flow)), list.len()), ([10, 20, 5], 3));
     }
 }

@@ -70,13 +70,11 @@ impl AccurateEcn {
             is_agreed: true,
             may_mark: true,
             is_heard: true,
-            was_marked: false,
             greeting: greeting_of(seen),
             told: FIRST as u8,
-            share: 0,
             received: FIRST,
             heard: FIRST,
-            owed: 0,
+            ..Self::NONE
         }
     }
 
@@ -156,7 +154,7 @@ impl AccurateEcn {
             return greeting;
         }
         self.told = self.received as u8;
-        self.told % CYCLE as u8
+        self.next_field()
     }
 
     /// The ACE field that the next segment would have.

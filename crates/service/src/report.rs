@@ -162,7 +162,12 @@ impl Registry {
                 let channels = self.channel_totals();
                 let agents = self.agents.as_ref().map(Agents::counters).unwrap_or_default();
                 let summary = self.statistics.summary(alive, traffic, viewer);
-                serde_json::to_vec(&Summary { channels, agents, cores: self.core_totals(), ..summary })
+                serde_json::to_vec(&Summary {
+                    channels,
+                    agents,
+                    cores: self.scaling.totals_of_several(self.cores.len()),
+                    ..summary
+                })
             }
             Report::Explain => {
                 self.sweep();

@@ -11,7 +11,7 @@ mod mind;
 mod reno;
 
 pub use mind::{AgentMaker, Mind, random_program};
-pub use reno::in_datapath as reno_in_datapath;
+pub use reno::{in_datapath as reno_in_datapath, of_agent as reno_of_agent};
 
 use base::{Duration, Instant, Seed};
 use ccp::{Command, Config, Endpoint, FlowId, NewFlow, NotTaken, Sender, Sent};
@@ -38,6 +38,14 @@ pub struct AgentSetting {
     pub staleness: Duration,
     /// What the agent does.
     pub mind: Mind,
+}
+
+impl AgentSetting {
+    /// An agent; datagrams are not kept.
+    #[must_use]
+    pub fn new(staleness: Duration, mind: Mind) -> Self {
+        Self { keeps_datagrams: false, staleness, mind }
+    }
 }
 
 /// A report as the agent has read it.

@@ -75,7 +75,7 @@ fn run() -> (Vec<u32>, Vec<(u64, u64)>, Vec<ccp_agent::Event>) {
         agent
     });
     let receiver = HostSetting::new(BuiltIn::Cubic);
-    let setting = AgentSetting { keeps_datagrams: false, staleness: STALENESS, mind: Mind::Agent(maker) };
+    let setting = AgentSetting::new(STALENESS, Mind::Agent(maker));
     let sender = HostSetting { agent: Some(setting), ..receiver.clone() };
     let link = LinkConfig::rated(10_000_000, Duration::from_ms(5));
     let mut fabric = Fabric::star(&[receiver, sender], &link, 1, BEGIN);

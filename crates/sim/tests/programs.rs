@@ -61,11 +61,7 @@ fn reno() -> Source {
 }
 
 fn agent(program: Source) -> AgentSetting {
-    AgentSetting {
-        keeps_datagrams: false,
-        staleness: Duration::from_us(20),
-        mind: Mind::Gives(Arc::new(program)),
-    }
+    AgentSetting::new(Duration::from_us(20), Mind::Gives(Arc::new(program)))
 }
 
 /// The link of the evaluation: 24 Mbit/s, a round trip of 20 ms, a queue of one bandwidth-delay product.
@@ -105,8 +101,7 @@ fn reports_that_find_no_room_are_merged_and_none_is_lost() {
     let link = LinkConfig::rated(100_000_000, Duration::from_us(100));
     let mut setting = Setting::pair(2, &link, Profile::Bulk(3_000_000), 3);
     let mind = Mind::Gives(Arc::new(counting()));
-    setting.machines[1].agent =
-        Some(AgentSetting { keeps_datagrams: false, staleness: Duration::from_ms(10), mind });
+    setting.machines[1].agent = Some(AgentSetting::new(Duration::from_ms(10), mind));
     let mut run = Run::new(setting);
     assert_eq!(run.finish().failure, None);
     let reports = run.network().machine(NodeId(1)).unwrap().host().unwrap().take_reports();
@@ -135,8 +130,7 @@ fn flows_fall_back_from_a_stalled_agent_and_return_to_it() {
     link.queue_packets = Some(50);
     let mut setting = Setting::pair(4, &link, Profile::Bulk(6_000_000), 2);
     let mind = Mind::Gives(Arc::new(counting()));
-    setting.machines[1].agent =
-        Some(AgentSetting { keeps_datagrams: false, staleness: Duration::from_ms(120), mind });
+    setting.machines[1].agent = Some(AgentSetting::new(Duration::from_ms(120), mind));
     let mut run = Run::new(setting);
     let report = run.finish();
     assert_eq!(report.failure, None);

@@ -432,8 +432,7 @@ fn record(
 ) -> (Vec<KeptReport>, Vec<Segment>, Report) {
     let mut setting = Setting::pair(3, link, Profile::Bulk(bytes), 1);
     let mind = Mind::Gives(Arc::new(all_signals()));
-    setting.machines[SENDER].agent =
-        Some(AgentSetting { keeps_datagrams: false, staleness: Duration::ZERO, mind });
+    setting.machines[SENDER].agent = Some(AgentSetting::new(Duration::ZERO, mind));
     change(&mut setting);
     let mut run = Run::new(setting);
     let buffer = Buffer::default();

@@ -243,7 +243,7 @@ impl SlowPath {
             self.counters.add(Count::UnacceptableSegment);
             return;
         }
-        let is_silent = opening.tries >= opening.asks.tries(self.needs_ecn(&opening.options));
+        let is_silent = opening.asks.is_silent(opening.tries, self.needs_ecn(&opening.options));
         let ecn = match flags.contains(TcpFlags::ACK) {
             true => conclude_ecn(packet, opening.asks, is_silent),
             false if is_silent => Agreed::default(),

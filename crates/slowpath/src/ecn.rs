@@ -70,7 +70,7 @@ impl Asks {
     /// Flags of SYN number `tries`, from 0 on; `is_needed`: the algorithm does not work without ECN.
     pub(crate) fn flags(self, tries: u8, is_needed: bool) -> TcpFlags {
         let ace = match self {
-            _ if tries >= self.tries(is_needed) => NOTHING,
+            _ if self.is_silent(tries, is_needed) => NOTHING,
             Self::Nothing => NOTHING,
             Self::Classic => CLASSIC,
             Self::Accurate => ACCURATE,
@@ -78,14 +78,15 @@ impl Asks {
         TcpFlags::SYN.with_ace(ace)
     }
 
-    /// Number of SYNs that ask. "A host that receives no reply to an ECN-setup SYN ... MAY resend the SYN and any subsequent SYN
-    /// retransmissions with CWR and ECE cleared" (RFC 3168 section 6.1.1.1).
-    pub(crate) const fn tries(self, is_needed: bool) -> u8 {
-        match self {
+    /// True when SYN number `tries` does not ask any more. "A host that receives no reply to an ECN-setup SYN ... MAY resend the SYN and any
+    /// subsequent SYN retransmissions with CWR and ECE cleared" (RFC 3168 section 6.1.1.1).
+    pub(crate) const fn is_silent(self, tries: u8, is_needed: bool) -> bool {
+        let tries_most = match self {
             _ if is_needed => NEEDED_TRIES,
             Self::Accurate => ACCURATE_TRIES,
             _ => 1,
-        }
+        };
+        tries >= tries_most
     }
 }
 

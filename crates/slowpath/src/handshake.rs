@@ -272,7 +272,7 @@ impl SlowPath {
         if usize::from(owner.core) >= self.output.cores() {
             return Err(InstallError::Malformed);
         }
-        let algorithm = born.options.algorithm.unwrap_or(self.config.algorithm);
+        let algorithm = self.algorithm(&born.options);
         let mss = self.path_mss(now, tuple.dst.addr, negotiated.mss, negotiated.features);
         let window = Window::new(algorithm, mss, now);
         let install = Install {

@@ -218,9 +218,8 @@ impl SlowPath {
         self.with_flow(flow, |parts| {
             (parts.tx.traffic, parts.tx.may_fragment) = (traffic, options.may_fragment);
         });
-        let algorithm = options.algorithm.unwrap_or(self.config.algorithm);
         if before.algorithm != options.algorithm {
-            let rates = self.flow_config().rates;
+            let (algorithm, rates) = (self.algorithm(options), self.flow_config().rates);
             self.with_flow(flow, |parts| parts.choose(now, algorithm, &rates));
         }
     }

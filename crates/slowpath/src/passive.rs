@@ -248,7 +248,7 @@ impl SlowPath {
             if header.seq == half_open.irs && !flags.contains(TcpFlags::ACK) && !half_open.is_offered {
                 if half_open.negotiated.syn_again(packet, is_able).is_err() {
                     self.counters.add(Count::EcnContradictions);
-                    return self.drop_half_open(now, id);
+                    return self.refuse(now, PendingId(id));
                 }
                 self.counters.add(Count::SynAckRetransmits);
                 half_open.tries = half_open.tries.max(1);
@@ -348,12 +348,6 @@ impl SlowPath {
         let mut half_open = self.listeners.take(id)?;
         half_open.timer.take().and_then(|timer| self.wheel.cancel(timer));
         Some(half_open)
-    }
-
-    fn drop_half_open(&mut self, now: Instant, id: u64) {
-        if let Some(half_open) = self.take_half_open(id) {
-            self.reset_half_open(now, &half_open);
-        }
     }
 
     fn reset_half_open(&mut self, now: Instant, half_open: &HalfOpen) {

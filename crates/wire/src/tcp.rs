@@ -51,7 +51,8 @@ impl TcpFlags {
         (Self::AE, "AE"),
     ];
 
-    /// The three congestion flags as one number, AE first: the ACE field (RFC 9768 section 3.2.2). Flags of a SYN are none.
+    /// The three congestion flags as one number, AE first: the ACE field (RFC 9768 section 3.2.2). In a SYN or
+    /// SYN-ACK it is no count: there it negotiates ECN.
     #[must_use]
     #[inline]
     pub const fn ace(self) -> u8 {

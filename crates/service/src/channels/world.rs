@@ -9,7 +9,7 @@ use base::{Duration, Instant, Seed};
 use channel::lane::Class;
 use host::{Host, address};
 use programs::{Outcome, Plan};
-use wire::{Network, Weather};
+use wire::{Network, weather};
 
 /// Virtual time after which a run has failed. Two hundred connections through a bad network take some seconds.
 const PATIENCE: Duration = Duration::from_secs(900);
@@ -38,9 +38,9 @@ struct World {
 impl World {
     fn new(number: u64, channels: usize) -> Self {
         let mut seed = Seed::new(number);
-        let weather = Weather::of(&mut seed);
+        let weather = weather(&mut seed);
         let hosts = [0, 1].map(|host| Host::new(host, Some(channels), &mut seed, Instant::ZERO));
-        let network = Network::new(seed.next_u64(), weather);
+        let network = Network::new(&mut seed, &weather);
         Self {
             number,
             seed,
@@ -86,14 +86,16 @@ impl World {
             host.turns(seed);
             host.run(*now);
             while let Some(frame) = host.port.sent.pop_front() {
-                network.send(*now, number ^ 1, &frame);
+                network.send(*now, number ^ 1, frame);
             }
         }
         let next = hosts.iter().map(Host::next_deadline).min().unwrap_or(Instant::NEVER);
         let next = next.min(network.next_deadline()).min(now.plus(pause));
         *now = next.max(now.plus(Duration::from_us(1)));
-        while let Some((to, frame)) = network.receive(*now) {
-            hosts[to].port.received.push_back(frame);
+        for (number, host) in hosts.iter_mut().enumerate() {
+            while let Some(frame) = network.receive(*now, number) {
+                host.port.received.push_back(frame);
+            }
         }
     }
 

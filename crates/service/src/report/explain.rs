@@ -84,7 +84,7 @@ impl Registry {
         applications.sort_by_key(|a| a.pid);
         let mut sockets = self.sockets(true, viewer);
         sockets.retain(|socket| viewer.sees(socket.uid));
-        Explanation { applications, sockets, cores: self.core_totals() }
+        Explanation { applications, sockets, cores: self.scaling.totals_of_several(self.cores.len()) }
     }
 }
 

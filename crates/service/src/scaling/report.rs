@@ -1,6 +1,5 @@
 //! The report of `towpath cores`: cores, the groups of flows that each serves, moves, and why.
 
-use crate::registry::Registry;
 use crate::report::port_stats::Counted;
 use crate::scaling::Scaling;
 use crate::scaling::scaler::{Hold, Why};
@@ -89,15 +88,12 @@ pub struct Cores {
     pub changes: Vec<PastLine>,
 }
 
-impl Registry {
-    /// Cores, moves of flows between them, and how packets come to them; `None`: there is one core.
-    pub fn core_totals(&self) -> Option<Totals> {
-        (self.cores.len() > 1).then(|| self.scaling.totals(self.cores.len()))
-    }
-}
-
 impl Scaling {
-    /// The sums, for `towpath stat`; `most`: number of cores that there are.
+    /// The sums, for `towpath stat` and `towpath explain`; `most`: number of cores that there are. `None`: there is one.
+    pub fn totals_of_several(&self, most: usize) -> Option<Totals> {
+        (most > 1).then(|| self.totals(most))
+    }
+
     fn totals(&self, most: usize) -> Totals {
         let hold = self.scaler.hold().filter(|_| self.is_auto);
         Totals {

@@ -2,12 +2,11 @@
 //! time go in, answers and the next deadline come out.
 
 use super::KeptReport;
-use super::reno::{self, Reno};
-use base::{Duration, Instant, Seed};
+use base::{Instant, Seed};
 use ccp_agent::Agent;
 use ccp_vm::{Builder, Implicit, Num, Primitive, Register, Source, Variable};
 use ccp_wire::{Events, Fields, Instructions, Message, Update, messages};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
@@ -19,8 +18,6 @@ const DATAPATH: &[u8] = b"datapath";
 pub enum Mind {
     /// Each flow gets this program; the agent keeps all reports ([`Host::take_reports`](crate::Host::take_reports)).
     Gives(Arc<Source>),
-    /// Reno by the agent itself: each flow's program reports after this time, and the agent answers by a window.
-    Reno(Duration),
     /// Each flow gets a random valid program; at its reports it may get another one, or random fields, extremes among them.
     Random,
     /// What the algorithms of an agent of crate `ccp-agent` decide ([`Host::agent`](crate::Host::agent)).
@@ -64,9 +61,6 @@ impl Thinker {
         };
         match mind {
             Mind::Gives(source) => script(Role::Gives(Arc::clone(source))),
-            Mind::Reno(interval) => {
-                script(Role::Reno { program: Arc::new(reno::reporter(*interval)), flows: BTreeMap::new() })
-            }
             Mind::Random => script(Role::Random),
             Mind::Agent(maker) => Self::Agent(Box::new(maker.make())),
         }
@@ -131,8 +125,6 @@ impl fmt::Debug for Thinker {
 enum Role {
     /// As [`Mind::Gives`]: the program of all flows.
     Gives(Arc<Source>),
-    /// As [`Mind::Reno`]: the program of all flows, and each flow's state by its number.
-    Reno { program: Arc<Source>, flows: BTreeMap<u32, Reno> },
     /// As [`Mind::Random`]: nothing is remembered of a flow.
     Random,
 }
@@ -162,43 +154,24 @@ impl Script {
         match message {
             // An agent that has just started says something, so that the endpoint knows it.
             Message::Ready { .. } => vec![Vec::new()],
-            Message::Create { flow, create } => {
-                if let Role::Reno { flows, .. } = &mut self.role {
-                    flows.insert(*flow, Reno::new(create.cwnd, create.mss));
+            Message::Create { flow, .. } => self.give(*flow),
+            Message::Measure { flow, values, .. } => match self.role {
+                Role::Gives(_) => {
+                    self.kept.push(KeptReport { at: now, flow: *flow, values: values.iter().collect() });
+                    Vec::new()
                 }
-                self.give(*flow)
-            }
-            Message::Measure { flow, values, .. } => self.hear(now, *flow, values.iter().collect()),
+                // A report without values is a flow's last.
+                Role::Random if values.is_empty() => Vec::new(),
+                Role::Random => self.react(*flow),
+            },
             _ => Vec::new(),
-        }
-    }
-
-    /// What the agent says to a report; one without values is a flow's last.
-    fn hear(&mut self, now: Instant, flow: u32, values: Vec<u64>) -> Vec<Vec<u8>> {
-        match &mut self.role {
-            Role::Gives(_) => {
-                self.kept.push(KeptReport { at: now, flow, values });
-                Vec::new()
-            }
-            Role::Reno { flows, .. } if values.is_empty() => {
-                flows.remove(&flow);
-                Vec::new()
-            }
-            Role::Reno { flows, .. } => {
-                let Some(reno) = flows.get_mut(&flow) else { return Vec::new() };
-                let update =
-                    Update { register: Register::implicit(Implicit::Cwnd), value: reno.hear(&values) };
-                vec![encoded(&Message::Update { flow, fields: Fields::of(&[update]) })]
-            }
-            Role::Random if values.is_empty() => Vec::new(),
-            Role::Random => self.react(flow),
         }
     }
 
     /// INSTALL and CHANGE for a flow.
     fn give(&mut self, flow: u32) -> Vec<Vec<u8>> {
         let (source, updates) = match &self.role {
-            Role::Gives(program) | Role::Reno { program, .. } => (Source::clone(program), Vec::new()),
+            Role::Gives(source) => (Source::clone(source), Vec::new()),
             Role::Random => (random_program(&mut self.rng), self.random_fields()),
         };
         self.programs += 1;

@@ -1,7 +1,9 @@
 //! Reno (RFC 5681) twice by the same rules: as an agent that hears reports, and as a program that decides in the datapath. What differs between
 //! runs with the two is the way of the decisions: the time between reports, and the time of the messages.
 
+use super::AgentMaker;
 use base::Duration;
+use ccp_agent::{Agent, Algorithm, Datapath, Failure, Flow, FlowInfo, Outcome, Report};
 use ccp_vm::{Builder, Primitive, Source, Variable};
 
 /// Bytes of a segment that the program counts with: an Ethernet frame's, with timestamps.
@@ -9,9 +11,65 @@ const MSS: u32 = 1448;
 /// No threshold was learnt yet.
 const NO_THRESHOLD: u32 = i32::MAX as u32;
 
-/// One flow of the agent.
+/// The program of the agent's flows: it sums up, and reports when the interval has passed, and at once after a timeout.
+const REPORTER: &str = "
+(def
+    (Report (volatile acked 0) (volatile lost 0) (volatile timeout false))
+    (interval_us 0))
+(when true
+    (:= Report.acked (+ Report.acked Ack.bytes_acked))
+    (:= Report.lost (+ Report.lost Ack.lost_pkts_sample))
+    (:= Report.timeout (|| Report.timeout Flow.was_timeout))
+    (fallthrough))
+(when Report.timeout (report))
+(when (>= Micros interval_us) (report) (reset))";
+
+/// Agents that hear of each flow once in `interval`, and answer by a window.
+#[must_use]
+pub fn of_agent(interval: Duration) -> AgentMaker {
+    let interval_us = interval.as_us();
+    AgentMaker::new(move || {
+        let mut agent = Agent::new();
+        agent.add(Reno { interval_us }).expect("a test compiles its program");
+        agent
+    })
+}
+
+struct Reno {
+    interval_us: u64,
+}
+
+impl Algorithm for Reno {
+    fn name(&self) -> &str {
+        "reno"
+    }
+
+    fn programs(&self) -> Vec<(String, String)> {
+        vec![("reporter".to_owned(), REPORTER.to_owned())]
+    }
+
+    fn new_flow(&mut self, datapath: Datapath, info: &FlowInfo) -> Result<Box<dyn Flow>, Failure> {
+        datapath.set_program("reporter", &[("interval_us", self.interval_us)])?;
+        Ok(Box::new(RenoFlow { datapath, window: Window::new(info.cwnd, info.mss) }))
+    }
+}
+
+struct RenoFlow {
+    datapath: Datapath,
+    window: Window,
+}
+
+impl Flow for RenoFlow {
+    fn on_report(&mut self, report: &Report) -> Outcome {
+        self.window.hear(report.get("acked")?, report.get("lost")?, report.get("timeout")? != 0);
+        self.datapath.update(&[("Cwnd", self.window.cwnd)])?;
+        Ok(())
+    }
+}
+
+/// What the agent knows of one flow.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reno {
+struct Window {
     cwnd: u64,
     ssthresh: u64,
     /// Bytes to be acknowledged before losses reduce the window again: what they hit was sent before.
@@ -19,52 +77,25 @@ pub(super) struct Reno {
     mss: u64,
 }
 
-impl Reno {
-    pub(super) fn new(cwnd: u32, mss: u32) -> Self {
-        Self { cwnd: cwnd.into(), ssthresh: NO_THRESHOLD.into(), quiet: 0, mss: mss.max(1).into() }
+impl Window {
+    fn new(cwnd: u64, mss: u64) -> Self {
+        Self { cwnd, ssthresh: NO_THRESHOLD.into(), quiet: 0, mss: mss.max(1) }
     }
 
-    /// The window after a report of [`reporter`]'s program: bytes acknowledged, packets lost, and whether the timer expired.
-    pub(super) fn hear(&mut self, report: &[u64]) -> u64 {
-        let [acked, lost, timeout] = report else { return self.cwnd };
+    /// A report: bytes acknowledged, packets lost, and whether the timer expired.
+    fn hear(&mut self, acked: u64, lost: u64, is_timeout: bool) {
         let half = (self.cwnd / 2).max(2 * self.mss);
-        self.quiet = self.quiet.saturating_sub(*acked);
-        if *timeout > 0 {
+        self.quiet = self.quiet.saturating_sub(acked);
+        if is_timeout {
             (self.ssthresh, self.cwnd, self.quiet) = (half, self.mss, 0);
-        } else if *lost > 0 && self.quiet == 0 {
+        } else if lost > 0 && self.quiet == 0 {
             (self.ssthresh, self.cwnd, self.quiet) = (half, half, half);
         } else if self.cwnd < self.ssthresh {
             self.cwnd += acked;
         } else {
             self.cwnd += self.mss * acked / self.cwnd;
         }
-        self.cwnd
     }
-}
-
-/// The program of the agent's flows: it sums up, and reports when `interval` has passed, and at once after a timeout.
-pub(super) fn reporter(interval: Duration) -> Source {
-    let mut program = Builder::new();
-    let sums = [Primitive::BytesAcked, Primitive::LostPackets, Primitive::WasTimeout]
-        .map(|signal| (program.volatile_report(0), signal));
-    program.always(|event| {
-        for (variable, signal) in sums {
-            let sum = event.add(variable, signal);
-            event.set(variable, sum);
-        }
-        event.fallthrough();
-    });
-    let timeout = sums[2].0;
-    program.when(|event| event.gt(timeout, 0u32), Builder::report);
-    let micros = interval.as_us().min(u64::from(u32::MAX)) as u32;
-    program.when(
-        |event| event.gt(Variable::MICROS, micros.saturating_sub(1)),
-        |event| {
-            event.set(Variable::MICROS, 0u32);
-            event.report();
-        },
-    );
-    program.finish().expect("a few instructions in three events")
 }
 
 /// The same rules, once for each batch of acknowledgements, in the datapath.
@@ -133,17 +164,24 @@ mod tests {
 
     #[test]
     fn programs_are_valid() {
-        assert!(in_datapath().verify().is_ok() && reporter(Duration::from_us(10)).verify().is_ok());
+        assert!(
+            in_datapath().verify().is_ok()
+                && of_agent(Duration::from_us(10)).make().algorithms().count() == 1
+        );
     }
 
     #[test]
     fn the_agent_doubles_halves_once_for_a_window_and_adds_a_segment() {
-        let mut reno = Reno::new(10_000, 1_000);
-        assert_eq!([[10_000, 0, 0], [20_000, 0, 0]].map(|r| reno.hear(&r)), [20_000, 40_000]);
-        assert_eq!(reno.hear(&[1_000, 3, 0]), 20_000);
-        assert_eq!(reno.hear(&[1_000, 3, 0]), 20_050, "in the same window: no further loss");
-        assert_eq!(reno.hear(&[20_050, 0, 0]), 21_050);
-        assert_eq!(reno.hear(&[1_000, 1, 0]), 10_525);
-        assert_eq!(reno.hear(&[0, 0, 1]), 1_000);
+        let mut window = Window::new(10_000, 1_000);
+        let mut hear = |acked, lost, is_timeout| {
+            window.hear(acked, lost, is_timeout);
+            window.cwnd
+        };
+        assert_eq!([hear(10_000, 0, false), hear(20_000, 0, false)], [20_000, 40_000]);
+        assert_eq!(hear(1_000, 3, false), 20_000);
+        assert_eq!(hear(1_000, 3, false), 20_050, "in the same window: no further loss");
+        assert_eq!(hear(20_050, 0, false), 21_050);
+        assert_eq!(hear(1_000, 1, false), 10_525);
+        assert_eq!(hear(0, 0, true), 1_000);
     }
 }

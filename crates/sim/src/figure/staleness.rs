@@ -2,7 +2,7 @@
 //! or by an agent that hears reports from time to time, and answers late.
 
 use super::{BEGIN, dropped};
-use crate::agents::{AgentSetting, Mind, reno_in_datapath};
+use crate::agents::{AgentSetting, Mind, reno_in_datapath, reno_of_agent};
 use crate::load::{Connections, Job, Load, Message};
 use crate::topology::{Fabric, HostSetting, PORT};
 use base::{Duration, Seed};
@@ -54,15 +54,11 @@ impl Staleness {
     /// If a message is not complete after a long time.
     #[must_use]
     pub fn run(&self) -> StalenessResult {
-        let mind = match self.interval {
-            Some(interval) => Mind::Reno(interval),
-            None => Mind::Gives(Arc::new(reno_in_datapath())),
+        let agent = match self.interval {
+            Some(interval) => AgentSetting::new(STALENESS, Mind::Agent(reno_of_agent(interval))),
+            None => AgentSetting::new(Duration::ZERO, Mind::Gives(Arc::new(reno_in_datapath()))),
         };
-        let staleness = if self.interval.is_some() { STALENESS } else { Duration::ZERO };
-        let sender = HostSetting {
-            agent: Some(AgentSetting { keeps_datagrams: false, staleness, mind }),
-            ..HostSetting::new(Algorithm::Reno)
-        };
+        let sender = HostSetting { agent: Some(agent), ..HostSetting::new(Algorithm::Reno) };
         let receiver =
             HostSetting { ring_slots: 256, data_len: 64 << 20, ..HostSetting::new(Algorithm::Reno) };
         let mut hosts = vec![receiver];

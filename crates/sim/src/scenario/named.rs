@@ -256,7 +256,7 @@ fn programs(seed: u64, _: &Options) -> Setting {
     let mut setting = super::random(seed, Kind::Towpath);
     for (i, machine) in setting.machines.iter_mut().enumerate() {
         let staleness = Duration::from_us((seed + i as u64) % 5 * 20);
-        machine.agent = Some(AgentSetting { keeps_datagrams: false, staleness, mind: Mind::Random });
+        machine.agent = Some(AgentSetting::new(staleness, Mind::Random));
     }
     // The least rate that a program can ask for is a segment for each second.
     setting.patience = Duration::from_secs(6 * 3600);
@@ -274,7 +274,7 @@ fn program_storm(seed: u64, options: &Options) -> Setting {
     let mut rng = base::Seed::new(seed ^ 0x7374_6f72_6d00);
     for machine in &mut setting.machines {
         let staleness = Duration::from_us(rng.below(5) * 20);
-        machine.agent = Some(AgentSetting { keeps_datagrams: false, staleness, mind: Mind::Random });
+        machine.agent = Some(AgentSetting::new(staleness, Mind::Random));
         machine.shared.runs_each_ack = rng.below(2) == 0;
         (machine.shared.ecn, machine.shared.accurate_ecn) = (rng.below(2) == 0, rng.below(2) == 0);
     }

@@ -1,9 +1,9 @@
 //! The wire between two simulated hosts: ports in memory, and a network that loses, delays, repeats and reorders frames by a seed.
 
 use base::{Duration, Instant, Seed};
+use link::{Link, LinkConfig, Loss, Probability, Reorder};
 use port::{Batch, Capabilities, Lent, PacketBuf, Port, Stats};
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 
 /// Frames that may wait for the network before `reserve` fails.
 const TRANSMIT_RING: usize = 256;
@@ -62,73 +62,48 @@ impl Port for Frames {
     }
 }
 
-/// What the network does to frames.
-#[derive(Clone, Copy, Debug)]
-pub struct Weather {
-    /// Frames lost, per million.
-    loss: u32,
-    /// Frames that come twice, per million.
-    twice: u32,
-    /// Delay of each frame, and what is added to it at most: more than the time between two frames, so that they overtake each other.
-    delay: Duration,
-    jitter_us: u64,
+/// A link by a seed, from a good one to a bad one. Its jitter may be more than the time between two frames, which then overtake each other.
+pub fn weather(seed: &mut Seed) -> LinkConfig {
+    let bad = seed.below(3) as u32;
+    let mut most = |parts: u64| Probability::per_million(bad * seed.below(parts) as u32);
+    let (loss, duplicate) = (Loss::Random(most(15_000)), most(5_000));
+    let delay = Duration::from_us(20 + seed.below(5_000));
+    let jitter = Duration::from_us(if seed.chance(500_000) { 0 } else { seed.below(2_000) });
+    // With every frame "held back", for no time, each arrives when its own delay is over, whatever was sent before.
+    let reorder = Reorder { probability: Probability::ALWAYS, extra: Duration::ZERO };
+    LinkConfig { duplicate, jitter, reorder, ..LinkConfig::delayed(delay).with_loss(loss) }
 }
-
-impl Weather {
-    /// Weather by a seed, from a good network to a bad one.
-    pub fn of(seed: &mut Seed) -> Self {
-        let bad = seed.below(3) as u32;
-        Self {
-            loss: bad * seed.below(15_000) as u32,
-            twice: bad * seed.below(5_000) as u32,
-            delay: Duration::from_us(20 + seed.below(5_000)),
-            jitter_us: if seed.chance(500_000) { 1 } else { 1 + seed.below(2_000) },
-        }
-    }
-}
-
-/// A frame on its way: when it arrives, its number, the host that it is for, and its bytes.
-type Way = Reverse<(Instant, u64, usize, Vec<u8>)>;
 
 /// The network between the two hosts.
 #[derive(Debug)]
 pub struct Network {
-    weather: Weather,
-    seed: Seed,
-    ways: BinaryHeap<Way>,
-    number: u64,
+    /// The link to each host.
+    links: [Link; 2],
     /// All frames are lost until then.
     pub dark_until: Instant,
 }
 
 impl Network {
     /// A network without frames.
-    pub fn new(seed: u64, weather: Weather) -> Self {
-        Self { weather, seed: Seed::new(seed), ways: BinaryHeap::new(), number: 0, dark_until: Instant::ZERO }
+    pub fn new(seed: &mut Seed, weather: &LinkConfig) -> Self {
+        let links = [0, 1].map(|_| Link::new(weather.clone(), seed.next_u64()));
+        Self { links, dark_until: Instant::ZERO }
     }
 
     /// Takes a frame for that host.
-    pub fn send(&mut self, now: Instant, to: usize, frame: &[u8]) {
-        if now < self.dark_until || self.seed.chance(self.weather.loss) {
-            return;
-        }
-        let copies = 1 + u32::from(self.seed.chance(self.weather.twice));
-        for _ in 0..copies {
-            let jitter = Duration::from_us(self.seed.below(self.weather.jitter_us));
-            self.number += 1;
-            let at = now.plus(self.weather.delay).plus(jitter);
-            self.ways.push(Reverse((at, self.number, to, frame.to_vec())));
+    pub fn send(&mut self, now: Instant, to: usize, frame: Vec<u8>) {
+        if self.dark_until <= now {
+            self.links[to].send(now, frame);
         }
     }
 
-    /// The next frame that has arrived, with its host.
-    pub fn receive(&mut self, now: Instant) -> Option<(usize, Vec<u8>)> {
-        self.ways.peek().filter(|Reverse((at, ..))| *at <= now)?;
-        self.ways.pop().map(|Reverse((_, _, to, frame))| (to, frame))
+    /// The next frame for that host that has arrived.
+    pub fn receive(&mut self, now: Instant, to: usize) -> Option<Vec<u8>> {
+        self.links[to].take(now)
     }
 
     /// When the next frame arrives.
     pub fn next_deadline(&self) -> Instant {
-        self.ways.peek().map_or(Instant::NEVER, |Reverse((at, ..))| *at)
+        self.links.iter().map(Link::next_deadline).min().unwrap_or(Instant::NEVER)
     }
 }
