@@ -92,6 +92,7 @@ fn measure(case: Case, systems: &[Served<'_>; 2]) -> anyhow::Result<Line> {
             p50_us: of(|m| m.p50_us),
             p99_us: of(|m| m.p99_us),
             cpu_ns: of(|m| m.cpu_ns),
+            server_ns: of(|m| m.server_ns),
             cores: of(|m| m.cores),
         }
     });

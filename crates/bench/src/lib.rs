@@ -80,6 +80,11 @@ const BENCHES: &[Bench] = &[
         run: redis::tap::run,
     },
     Bench {
+        name: "redis-veth",
+        about: "redis over veth: kernel client to Towpath, kernel to kernel",
+        run: redis::veth::run,
+    },
+    Bench {
         name: "iperf-tap",
         about: "one iperf3 stream over TAP, both ways, with and without offloads",
         run: tap::towpath::run,

@@ -2,6 +2,7 @@
 
 pub mod local;
 pub mod tap;
+pub mod veth;
 
 use crate::samples::{Sample, Samples};
 use crate::served::{self, Host, Served};
@@ -12,6 +13,9 @@ use std::process::Command;
 /// The run that estimates the rate has this fraction of the requests: 1 / `LOOK`.
 const LOOK: f64 = 20.0;
 
+/// Bytes of a value where a case says nothing else: redis-benchmark's own default.
+const SMALL: u32 = 3;
+
 /// One load on redis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Case {
@@ -21,19 +25,26 @@ pub struct Case {
     pub clients: u32,
     /// Requests sent on a connection before its first reply is awaited.
     pub pipeline: u32,
+    /// Bytes of a value.
+    pub bytes: u32,
     /// Requests per second that two fast cores answer on the kernel: the most requests that a run sends per second of its length.
     rate: u32,
 }
 
 impl Case {
     const fn new(test: &'static str, clients: u32, pipeline: u32, rate: u32) -> Self {
-        Self { test, clients, pipeline, rate }
+        Self { test, clients, pipeline, bytes: SMALL, rate }
+    }
+
+    const fn with_bytes(self, bytes: u32) -> Self {
+        Self { bytes, ..self }
     }
 
     /// The case's name in results.
     #[must_use]
     pub fn path(&self, prefix: &str) -> String {
-        format!("{prefix}/{}/c{}/p{}", self.test, self.clients, self.pipeline)
+        let bytes = if self.bytes == SMALL { String::new() } else { format!("/{}B", self.bytes) };
+        format!("{prefix}/{}/c{}/p{}{bytes}", self.test, self.clients, self.pipeline)
     }
 }
 
@@ -88,6 +99,7 @@ fn once(server: &Served<'_>, case: Case, requests: f64, seconds: f64) -> anyhow:
     let mut command = client(server, "redis-benchmark")?;
     command.args(["-t", case.test, "--csv", "-n", &requests.to_string()]);
     command.args(["-c", &case.clients.to_string(), "-P", &case.pipeline.to_string()]);
+    command.args(["-d", &case.bytes.to_string()]);
     let (finished, cpu_ns) = server.run(&mut command, case.clients, seconds * 10.0 + 20.0)?;
     let [rate, p50_ms, p99_ms] = parse(&finished.stdout)?;
     Ok(Measured {
@@ -95,6 +107,7 @@ fn once(server: &Served<'_>, case: Case, requests: f64, seconds: f64) -> anyhow:
         p50_us: p50_ms * 1e3,
         p99_us: p99_ms * 1e3,
         cpu_ns: cpu_ns / requests as f64,
+        server_ns: (cpu_ns - finished.cpu_ns as f64) / requests as f64,
         cores: cpu_ns / finished.wall_ns as f64,
     })
 }
@@ -110,6 +123,8 @@ pub struct Measured {
     pub p99_us: f64,
     /// Processor time per request, of all processes that took part, in nanoseconds.
     pub cpu_ns: f64,
+    /// The part of `cpu_ns` that is not the client's.
+    pub server_ns: f64,
     /// Processor time of all processes that took part, over wall time.
     pub cores: f64,
 }
@@ -117,7 +132,12 @@ pub struct Measured {
 impl Measured {
     /// Adds the numbers to the samples.
     pub fn add_to(&self, samples: &mut Samples, case: &str, system: &str) {
-        let values = [("requests", "1/s", self.rate), ("p50", "us", self.p50_us), ("p99", "us", self.p99_us)];
+        let values = [
+            ("requests", "1/s", self.rate),
+            ("p50", "us", self.p50_us),
+            ("p99", "us", self.p99_us),
+            ("server", "ns", self.server_ns),
+        ];
         for (metric, unit, value) in values {
             let sample = Sample { value, cores: Some(self.cores), cpu_ns: Some(self.cpu_ns) };
             samples.add(case, system, metric, unit, sample);
@@ -128,12 +148,13 @@ impl Measured {
 /// Measures every case on every system; see [`served::interleave`].
 pub fn interleave(
     prefix: &str,
+    cases: &[Case],
     systems: &[Served<'_>],
     options: &Options,
     samples: &mut Samples,
     report: &mut Report,
 ) {
-    let cases = CASES.map(|case| (case.path(prefix), case));
+    let cases: Vec<_> = cases.iter().map(|case| (case.path(prefix), *case)).collect();
     served::interleave(&cases, systems, options, report, |system, path, case| {
         measure(system, *case, options.seconds())?.add_to(samples, path, system.name());
         Ok(())

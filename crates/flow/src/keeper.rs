@@ -132,8 +132,7 @@ impl Keeper {
             if let Some(rate) = region.limits().rate() {
                 parts.cold.limit_pace(rate.get());
             }
-            let initial = self.flows.config().receive_buffer_initial.clamp(RING_MIN, RING_MAX);
-            parts.rx.window_log2 = initial.ilog2() as u8;
+            parts.rx.window_log2 = first_window(self.flows.config(), region, what.rcv_wnd).ilog2() as u8;
             if parts.cold.accurate.is_agreed() {
                 // Each segment carries a count: none is of the common kind.
                 parts.rx.set(state::ECHO_CE);
@@ -201,6 +200,17 @@ impl Keeper {
         drop(guard);
         self.free.push(id.0);
         self.live -= 1;
+    }
+}
+
+/// The first window, a power of two of bytes: what the configuration says; or, while memory is not present for the first windows of all flows of
+/// the application, only what our SYN has promised, so that more flows find room for their first bytes.
+fn first_window(config: &crate::Config, region: &AppRegion, promised: u16) -> u32 {
+    let initial = config.receive_buffer_initial.clamp(RING_MIN, RING_MAX);
+    if region.is_backed(initial) {
+        initial
+    } else {
+        u32::from(promised).next_power_of_two().clamp(RING_MIN, initial)
     }
 }
 

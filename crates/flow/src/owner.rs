@@ -116,12 +116,12 @@ impl AppRegion {
     }
 
     /// True when present memory holds all windows beyond `initial` bytes, and the first `initial` bytes of the first flows' windows: at
-    /// least half of the memory is for the former.
+    /// least half of what may become present is for the former.
     #[must_use]
     pub fn is_backed(&self, initial: u32) -> bool {
         let present = self.lendable();
         let first = u64::from(self.open.load(Ordering::Relaxed).min(FIRST_WINDOWS)) * u64::from(initial);
-        self.granted() + first.min(present / 2) <= present
+        self.granted() + first.min(self.data_len() / 2) <= present
     }
 
     fn data_len(&self) -> u64 {

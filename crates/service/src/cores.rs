@@ -20,7 +20,7 @@ use base::{Duration, Instant};
 use fastpath::Others;
 use flow::{CommandSender, ExceptionReceiver, Flows, commands, exceptions};
 use port::{Port, Wait};
-use rustix::event::{Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
@@ -85,7 +85,7 @@ pub struct Common {
     pub cycles: Arc<AtomicU32>,
 }
 
-/// What an epoll event is about: a bell or port that needs no more than that the core is awake; the core's own bell; from `REGION` on, the
+/// What an epoll event is about: a bell that needs no more than that the core is awake; the core's own bell; from `REGION` on, the
 /// bell of the application region with the index that is left.
 const OTHER: u64 = 0;
 const OWN: u64 = 1;
@@ -134,14 +134,12 @@ impl Core {
             outbox,
             relays,
             channels: None,
-            port_wait: None,
             meter,
             load,
             looked_at: Instant::ZERO,
             rested_at: Instant::ZERO,
         };
         worker.watch(&bell, OWN).map_err(os("watch a descriptor"))?;
-        worker.watch_port(Wait::Readable).map_err(os("watch the port"))?;
         let builder = std::thread::Builder::new().name(format!("towpath-core{index}"));
         let thread = builder.spawn(move || worker.run()).map_err(|e| ServiceError::Os {
             doing: "start a thread",
@@ -197,8 +195,6 @@ struct Worker {
     outbox: Sender<Outcome>,
     relays: Relays,
     channels: Option<Box<Engine>>,
-    /// Readiness of the port that the epoll waits for; `None`: the port is not watched.
-    port_wait: Option<Wait>,
     meter: CoreMeter,
     load: LoadMeter,
     /// When the bells of resting applications were last looked at, and when silent applications were last laid to rest.
@@ -359,14 +355,15 @@ impl Worker {
             self.port.disarm();
             return;
         }
-        self.watch_port(wait).unwrap_or_else(|e| tracing::error!("a core cannot watch its port: {e}"));
         let left = deadline.since(now);
         let timeout = (deadline != Instant::NEVER).then(|| Timespec {
             tv_sec: (left.as_ns() / 1_000_000_000) as i64,
             tv_nsec: (left.as_ns() % 1_000_000_000) as i64,
         });
         self.meter.asleep();
-        self.wait(timeout.as_ref());
+        if self.wait(wait, timeout.as_ref()) {
+            self.hear_bells();
+        }
         self.are_all_awake();
         self.port.disarm();
     }
@@ -378,11 +375,35 @@ impl Worker {
         self.channels.iter().for_each(|engine| engine.awake());
     }
 
-    /// Waits for the descriptors of the epoll, and rouses each application with a bell that was written.
-    fn wait(&mut self, timeout: Option<&Timespec>) {
+    /// Waits for a bell, or for the port to be as `wait` says. True if a bell was written.
+    ///
+    /// The port is not a member of the epoll: while the core is awake the kernel would call the epoll at each frame that comes or has left.
+    fn wait(&self, wait: Wait, timeout: Option<&Timespec>) -> bool {
+        let epoll = PollFd::new(&self.epoll, PollFlags::IN);
+        let until = match wait {
+            Wait::ReadableOrWritable => PollFlags::IN | PollFlags::OUT,
+            Wait::Readable | Wait::Not => PollFlags::IN,
+        };
+        let port = self.port.wait_fd();
+        let port = port.as_ref().map(|fd| PollFd::new(fd, until));
+        // A port without a descriptor can only be polled, or is quiet until a bell rings.
+        let mut fds = [epoll.clone(), port.unwrap_or(epoll)];
+        match poll(&mut fds, timeout) {
+            Ok(_) => !fds[0].revents().is_empty(),
+            Err(Errno::INTR) => false,
+            // Failing to wait is a bug; the core goes on by polling.
+            Err(e) => {
+                tracing::error!("a core cannot wait: {e}");
+                false
+            }
+        }
+    }
+
+    /// Takes the bells that were written, and rouses the application of each.
+    fn hear_bells(&mut self) {
         // More events than fit come with the next call.
         let mut events = [const { MaybeUninit::uninit() }; EVENTS];
-        match epoll::wait(&self.epoll, &mut events, timeout) {
+        match epoll::wait(&self.epoll, &mut events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
             Ok((events, _)) => {
                 for event in events {
                     match event.data.u64() {
@@ -393,8 +414,7 @@ impl Worker {
                 }
             }
             Err(Errno::INTR) => {}
-            // Failing to wait is a bug; the core goes on by polling.
-            Err(e) => tracing::error!("a core cannot wait: {e}"),
+            Err(e) => tracing::error!("a core cannot hear its bells: {e}"),
         }
     }
 
@@ -402,27 +422,11 @@ impl Worker {
     fn look_at_resting(&mut self, now: Instant) {
         if LOOK <= now.since(self.looked_at) && self.core.has_resting() {
             self.looked_at = now;
-            self.wait(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+            self.hear_bells();
         }
         if fastpath::REST <= now.since(self.rested_at) {
             self.rested_at = now;
             self.core.rest();
         }
-    }
-
-    /// Watches the port, level-triggered: a packet that is there already ends the wait at once.
-    fn watch_port(&mut self, wait: Wait) -> Result<(), Errno> {
-        let Some(fd) = self.port.wait_fd().filter(|_| self.port_wait != Some(wait)) else { return Ok(()) };
-        let mut flags = epoll::EventFlags::IN;
-        if wait == Wait::ReadableOrWritable {
-            flags |= epoll::EventFlags::OUT;
-        }
-        let data = epoll::EventData::new_u64(OTHER);
-        match self.port_wait {
-            None => epoll::add(&self.epoll, fd, data, flags)?,
-            Some(_) => epoll::modify(&self.epoll, fd, data, flags)?,
-        }
-        self.port_wait = Some(wait);
-        Ok(())
     }
 }

@@ -43,7 +43,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     let service = Service::start(options, Port::None)?;
     let systems = systems(&service)?;
     let mut samples = Samples::default();
-    super::interleave("redis", &systems, options, &mut samples, &mut report);
+    super::interleave("redis", &super::CASES, &systems, options, &mut samples, &mut report);
     systems.into_iter().for_each(Served::stop);
     service.stop();
     report.note("processor time: redis-server, redis-benchmark, the service and ksoftirqd, per request");

@@ -1,8 +1,8 @@
 //! The measurement `redis-tap`: a kernel client and an accelerated server over TAP. Its peers are two kernels, joined by two TAPs and a
 //! forwarder with the same offloads, and by veth.
 
-use super::interleave;
 use super::local::limit_cores;
+use super::{CASES, interleave};
 use crate::launch::{Port, Service, TAP_ADDRESS};
 use crate::program;
 use crate::samples::Samples;
@@ -30,7 +30,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
         let [over_taps, over_veth] =
             [Host::over_link("kernel-tap", &taps), Host::over_link("kernel-veth", &veth)];
         let systems = [super::start(through)?, super::start(over_taps)?, super::start(over_veth)?];
-        interleave("redis/tap", &systems, options, &mut samples, &mut report);
+        interleave("redis/tap", &CASES, &systems, options, &mut samples, &mut report);
         systems.into_iter().for_each(Served::stop);
     }
     service.stop();
