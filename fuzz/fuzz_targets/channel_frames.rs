@@ -8,6 +8,7 @@
 mod scene;
 
 use base::{Duration, Instant};
+use channel::bytes::{Input, Room};
 use channel::deframer::{Deframer, Item};
 use channel::{Config, Hub, News, Streams};
 use libfuzzer_sys::fuzz_target;
@@ -19,10 +20,10 @@ const SOCKETS: u32 = 16;
 struct Caller;
 
 impl Streams for Caller {
-    fn read(&mut self, _tag: u64, _position: u64, out: &mut [u8]) {
-        out.fill(0);
+    fn read<R: Room + ?Sized>(&mut self, _tag: u64, _position: u64, len: usize, room: &mut R, at: usize) {
+        room.put(at, &vec![0; len]);
     }
-    fn write(&mut self, _tag: u64, position: u64, bytes: &[u8]) {
+    fn write(&mut self, _tag: u64, position: u64, bytes: Input<'_>) {
         assert!(!bytes.is_empty() && position + bytes.len() as u64 <= WINDOW, "beyond the credit");
     }
 }
@@ -31,7 +32,7 @@ impl Streams for Caller {
 fn measure(pieces: &[&[u8]]) -> (usize, usize) {
     let (mut deframer, mut frames, mut bodies) = (Deframer::default(), 0, 0);
     for piece in pieces {
-        let mut input = *piece;
+        let mut input = Input::Own(piece);
         loop {
             match deframer.next(&mut input) {
                 Ok(Some(Item::Control { body, .. })) => (frames, bodies) = (frames + 1, bodies + body.len()),
@@ -73,7 +74,7 @@ fuzz_target!(|data: &[u8]| {
             }
         }
         let mut room = [0; 4_096];
-        while hub.transmit(now, channel, &mut room, &mut caller) > 0 {}
+        while hub.transmit(now, channel, &mut room[..], &mut caller) > 0 {}
         now = now.plus(Duration::from_secs(6));
         hub.tick(now);
         let census = hub.census();

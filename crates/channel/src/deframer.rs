@@ -1,12 +1,13 @@
 //! Finds frames in the bytes of a channel, which come in pieces of any size. Keeps at most one header and one control frame's body; the bytes
 //! of DATA pass through where they lie. Never looks at what a frame means.
 
+use crate::bytes::Input;
 use crate::frame::{HEADER_LEN, Header, Kind};
 use crate::limits::CONTROL_MAX;
 use crate::violation::Violation;
 
 /// What the de-framer finds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum Item<'a> {
     /// A whole frame that is not DATA.
     Control {
@@ -22,7 +23,7 @@ pub enum Item<'a> {
         /// How many bytes of the frame's body came before these.
         before: u32,
         /// The bytes, at least one.
-        bytes: &'a [u8],
+        bytes: Input<'a>,
     },
 }
 
@@ -56,7 +57,7 @@ impl Deframer {
     ///
     /// # Errors
     /// [`Violation::Type`] and [`Violation::Length`]. The stream cannot be read any further then.
-    pub fn next<'a, 'i: 'a>(&'a mut self, input: &mut &'i [u8]) -> Result<Option<Item<'a>>, Violation> {
+    pub fn next<'a, 'i: 'a>(&'a mut self, input: &mut Input<'i>) -> Result<Option<Item<'a>>, Violation> {
         let header = match self.header {
             Some(header) => header,
             None => {
@@ -86,23 +87,20 @@ impl Deframer {
     }
 
     /// Fills `kept` up to `whole` bytes. False: `input` ends before.
-    fn keep(&mut self, input: &mut &[u8], whole: usize) -> bool {
+    fn keep(&mut self, input: &mut Input<'_>, whole: usize) -> bool {
         let n = input.len().min(whole - self.kept_len);
-        let (taken, rest) = input.split_at(n);
-        self.kept[self.kept_len..self.kept_len + n].copy_from_slice(taken);
+        input.take(n).copy_to(&mut self.kept[self.kept_len..self.kept_len + n]);
         self.kept_len += n;
-        *input = rest;
         self.kept_len == whole
     }
 
-    fn pass<'i>(&mut self, header: Header, input: &mut &'i [u8]) -> Option<Item<'i>> {
+    fn pass<'i>(&mut self, header: Header, input: &mut Input<'i>) -> Option<Item<'i>> {
         let before = self.passed;
         let n = input.len().min((header.length - before) as usize);
         if n == 0 {
             return None;
         }
-        let (bytes, rest) = input.split_at(n);
-        *input = rest;
+        let bytes = input.take(n);
         self.passed += n as u32;
         if self.passed == header.length {
             (self.header, self.kept_len) = (None, 0);

@@ -12,6 +12,7 @@ use core::net::IpAddr;
 
 use base::Instant;
 
+use crate::bytes::{Input, Room};
 use crate::deframer::{Deframer, Item};
 use crate::frame::{HEADER_LEN, Header, Kind};
 use crate::hello::{Agreed, Hello, LEN, Step};
@@ -105,7 +106,7 @@ impl Greeting {
 
     /// Takes in the next frame from the beginning of `input`. `None`: all of `input` is taken, and no frame is whole. DATA has no place in a
     /// handshake.
-    pub fn next(&mut self, input: &mut &[u8]) -> Result<Option<Heard>, Violation> {
+    pub fn next(&mut self, input: &mut Input<'_>) -> Result<Option<Heard>, Violation> {
         // The de-framer is taken out, because what it finds borrows it.
         let mut deframer = core::mem::take(&mut self.deframer);
         let heard = match deframer.next(input) {
@@ -178,12 +179,12 @@ impl Greeting {
     }
 
     /// Puts the frame that waits into `room`. With the opener's confirmation the handshake is done: the channel belongs to its session.
-    pub fn transmit(&mut self, room: &mut [u8]) -> Sent {
+    pub fn transmit<R: Room + ?Sized>(&mut self, room: &mut R) -> Sent {
         let len = self.frame_len;
-        if len == 0 || room.len() < len {
+        if len == 0 || room.size() < len {
             return Sent { len: 0, done: None };
         }
-        room[..len].copy_from_slice(&self.frame[..len]);
+        room.put(0, &self.frame[..len]);
         self.frame_len = 0;
         let done = match core::mem::replace(&mut self.wait, Wait::End) {
             Wait::Room(agreed) => Some(agreed),

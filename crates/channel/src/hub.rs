@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use base::Instant;
 
+use crate::bytes::{Input, Room};
 use crate::frame::field;
 use crate::greeting::Greeting;
 use crate::hello::{Class, FEATURES, Hello, VERSION};
@@ -273,8 +274,14 @@ impl Hub {
     }
 
     /// Takes in the next bytes of a channel.
-    pub fn received(&mut self, now: Instant, channel: ChannelId, bytes: &[u8], streams: &mut impl Streams) {
-        let mut rest = bytes;
+    pub fn received<'a>(
+        &mut self,
+        now: Instant,
+        channel: ChannelId,
+        bytes: impl Into<Input<'a>>,
+        streams: &mut impl Streams,
+    ) {
+        let mut rest = bytes.into();
         if self.greetings.contains_key(&channel) {
             self.greet(now, channel, &mut rest);
         }
@@ -286,11 +293,11 @@ impl Hub {
     }
 
     /// Fills `room` for that channel, and returns how many bytes are for the transport.
-    pub fn transmit(
+    pub fn transmit<R: Room + ?Sized>(
         &mut self,
         now: Instant,
         channel: ChannelId,
-        room: &mut [u8],
+        room: &mut R,
         streams: &mut impl Streams,
     ) -> usize {
         let greeted = self.greetings.get_mut(&channel).map(|greeting| greeting.transmit(room));
@@ -305,7 +312,7 @@ impl Hub {
         };
         let Some(place) = self.places.get(&channel).copied() else { return len };
         let Some(entry) = self.sessions.get_mut(&place.session) else { return len };
-        let more = entry.session.transmit(now, place.number, &mut room[len..], streams);
+        let more = entry.session.transmit(now, place.number, room, len, streams);
         self.touch(place.session);
         len + more
     }
@@ -360,8 +367,14 @@ impl Hub {
         self.due_at = self.next_deadline();
     }
 
-    /// When [`tick`](Self::tick) has something to do at the latest. Looks at every session: for a core that wants to sleep, after
-    /// [`poll_event`](Self::poll_event) has given its last event.
+    /// When [`tick`](Self::tick) must be called again, after [`poll_event`](Self::poll_event) has given its last event. Costs nothing; may be
+    /// too early, and then the tick does nothing.
+    #[must_use]
+    pub fn due_at(&self) -> Instant {
+        self.due_at
+    }
+
+    /// When [`tick`](Self::tick) has something to do at the latest. Looks at every session.
     #[must_use]
     pub fn next_deadline(&self) -> Instant {
         let greetings = self.greetings.values().map(|greeting| greeting.deadline);

@@ -13,6 +13,7 @@
 //! ([`Violation`](violation::Violation)) and costs it its session. In steady state no frame allocates.
 #![forbid(unsafe_code)]
 
+pub mod bytes;
 mod channel;
 pub mod deframer;
 pub mod drive;

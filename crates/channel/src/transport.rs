@@ -3,6 +3,8 @@
 
 use core::net::IpAddr;
 
+use crate::bytes::{Input, Room};
+
 /// The transport's number of a channel. Not used again while the hub may still name it, which ends with `destroy`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct ChannelId(pub u32);
@@ -18,6 +20,8 @@ pub struct Gone;
 pub trait Transport {
     /// What the transport needs to know of a new channel beside the address: the paper's metadata.
     type Metadata;
+    /// The memory in which frames are built.
+    type Room: Room + ?Sized;
 
     /// Begins a channel to that service. It may be used at once; until it is connected, it lends no room.
     ///
@@ -28,7 +32,7 @@ pub trait Transport {
     /// Ends a channel. What it has taken and not yet delivered may be lost.
     fn destroy(&mut self, channel: ChannelId);
 
-    /// Lends room to `fill`, which returns how many bytes it has written from the beginning; these are taken for delivery. Room is at least
+    /// Lends room to `fill`, which returns how many bytes it has put there from the beginning; these are taken for delivery. Room is at least
     /// [`ROOM_LEAST`](crate::limits::ROOM_LEAST) bytes; if there is less, `fill` is not called. Returns the bytes taken.
     ///
     /// # Errors
@@ -36,7 +40,7 @@ pub trait Transport {
     fn enqueue(
         &mut self,
         channel: ChannelId,
-        fill: &mut dyn FnMut(&mut [u8]) -> usize,
+        fill: &mut dyn FnMut(&mut Self::Room) -> usize,
     ) -> Result<usize, Gone>;
 
     /// Lends at most `count` bytes that have come to `take`, in one or more pieces, in order; all lent bytes are taken. Returns their number.
@@ -47,6 +51,6 @@ pub trait Transport {
         &mut self,
         channel: ChannelId,
         count: usize,
-        take: &mut dyn FnMut(&[u8]),
+        take: &mut dyn FnMut(Input<'_>),
     ) -> Result<usize, Gone>;
 }

@@ -6,6 +6,7 @@
 mod counting;
 
 use base::{Duration, Instant};
+use channel::bytes::{Input, Room};
 use channel::open::Open;
 use channel::{ChannelId, Class, Config, Hub, Lane, News, SessionId, Sharing, Streams};
 use std::net::IpAddr;
@@ -23,11 +24,13 @@ struct Sockets {
     bytes: u64,
 }
 
+static SEVENS: [u8; 61_440] = [7; 61_440];
+
 impl Streams for Sockets {
-    fn read(&mut self, _tag: u64, _position: u64, out: &mut [u8]) {
-        out.fill(7);
+    fn read<R: Room + ?Sized>(&mut self, _tag: u64, _position: u64, len: usize, room: &mut R, at: usize) {
+        room.put(at, &SEVENS[..len]);
     }
-    fn write(&mut self, _tag: u64, _position: u64, bytes: &[u8]) {
+    fn write(&mut self, _tag: u64, _position: u64, bytes: Input<'_>) {
         self.bytes += bytes.len() as u64;
     }
 }
@@ -50,7 +53,7 @@ impl Host {
     fn send(&mut self, now: Instant, to: &mut Self) {
         for channel in (1..=CHANNELS).map(ChannelId) {
             while self.hub.has_output(channel) {
-                let len = self.hub.transmit(now, channel, &mut self.room, &mut self.sockets);
+                let len = self.hub.transmit(now, channel, &mut self.room[..], &mut self.sockets);
                 if len == 0 {
                     break;
                 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on panics.
 
+use channel::bytes::Input;
 use channel::deframer::{Deframer, Item};
 use channel::frame::{HEADER_LEN, Header, Kind};
 use channel::open::Open;
@@ -15,20 +16,26 @@ enum Found {
     Bad(Violation),
 }
 
+fn bytes_of(input: Input<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; input.len()];
+    input.copy_to(&mut bytes);
+    bytes
+}
+
 fn find(pieces: &[&[u8]]) -> (Vec<Found>, Deframer) {
     let (mut deframer, mut found) = (Deframer::default(), Vec::new());
     for piece in pieces {
-        let mut input = *piece;
+        let mut input = Input::Own(piece);
         loop {
             match deframer.next(&mut input) {
                 Ok(Some(Item::Control { header, body })) => found.push(Found::Frame(header, body.to_vec())),
                 Ok(Some(Item::Data { header, before: 0, bytes })) => {
-                    found.push(Found::Frame(header, bytes.to_vec()));
+                    found.push(Found::Frame(header, bytes_of(bytes)));
                 }
                 Ok(Some(Item::Data { header, before, bytes })) => match found.last_mut() {
                     Some(Found::Frame(first, body)) if *first == header => {
                         assert_eq!(body.len(), before as usize);
-                        body.extend_from_slice(bytes);
+                        body.extend(bytes_of(bytes));
                     }
                     other => panic!("bytes {before} of {header:?} behind {other:?}"),
                 },

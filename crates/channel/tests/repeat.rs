@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)] // A test that cannot go on panics.
 
 use base::{Duration, Instant};
+use channel::bytes::{Input, Room};
 use channel::frame::{Goaway, Header, Kind};
 use channel::open::Open;
 use channel::session::Ended;
@@ -18,10 +19,12 @@ const SECOND: ChannelId = ChannelId(2);
 struct Zeros;
 
 impl Streams for Zeros {
-    fn read(&mut self, _tag: u64, _position: u64, out: &mut [u8]) {
-        out.fill(0);
+    fn read<R: Room + ?Sized>(&mut self, _tag: u64, _position: u64, len: usize, room: &mut R, at: usize) {
+        room.put(at, &vec![0; len]);
     }
-    fn write(&mut self, _tag: u64, _position: u64, bytes: &[u8]) {
+    fn write(&mut self, _tag: u64, _position: u64, input: Input<'_>) {
+        let mut bytes = vec![1; input.len()];
+        input.copy_to(&mut bytes);
         assert!(bytes.iter().all(|byte| *byte == 0));
     }
 }
@@ -58,7 +61,7 @@ impl Pair {
     /// What that host sends over a channel now.
     fn send(&mut self, host: usize, channel: ChannelId) -> Vec<u8> {
         let mut room = vec![0; 4_096];
-        let len = self.hubs[host].transmit(self.now, channel, &mut room, &mut Zeros);
+        let len = self.hubs[host].transmit(self.now, channel, &mut room[..], &mut Zeros);
         room.truncate(len);
         room
     }

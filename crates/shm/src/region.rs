@@ -218,6 +218,18 @@ impl Region {
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len()) };
     }
 
+    /// Copies bytes of shared memory, of this region or another, to `offset` of `side`'s data area.
+    ///
+    /// # Panics
+    /// When the range leaves the area.
+    #[inline]
+    pub fn write_shared(&self, side: Side, offset: usize, bytes: &[AtomicU8]) {
+        let at = self.data_at(side, offset, bytes.len());
+        // SAFETY: data_at checked the range, and `bytes` is valid for reads of its length; the two may overlap. As in `write`, either may
+        // change meanwhile, and nothing is assumed of the values.
+        unsafe { core::ptr::copy(bytes.as_ptr().cast(), at, bytes.len()) };
+    }
+
     /// Copies from `offset` of `side`'s data area into `out`.
     ///
     /// # Panics

@@ -5,6 +5,7 @@ use core::net::IpAddr;
 use base::Instant;
 
 use super::{Hub, Place};
+use crate::bytes::Input;
 use crate::greeting::Heard;
 use crate::hello::{Agreed, Hello};
 use crate::limits::SESSIONS_OF_PEER;
@@ -14,7 +15,7 @@ use crate::violation::{Refusal, Violation};
 
 impl Hub {
     /// Takes the frames of a handshake from the beginning of `input`; leaves what belongs to the session.
-    pub(super) fn greet(&mut self, now: Instant, channel: ChannelId, input: &mut &[u8]) {
+    pub(super) fn greet(&mut self, now: Instant, channel: ChannelId, input: &mut Input<'_>) {
         while let Some(greeting) = self.greetings.get_mut(&channel) {
             match greeting.next(input) {
                 Ok(Some(heard)) => self.heard(now, channel, heard),

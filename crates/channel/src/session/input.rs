@@ -3,6 +3,7 @@
 use base::Instant;
 
 use super::{ECONNREFUSED, ECONNRESET, Ended, Late, Session};
+use crate::bytes::Input;
 use crate::channel::free;
 use crate::deframer::Item;
 use crate::frame::{Goaway, Header, Kind, field};
@@ -37,7 +38,7 @@ impl Session {
         &mut self,
         now: Instant,
         number: Number,
-        bytes: &[u8],
+        bytes: Input<'_>,
         streams: &mut impl Streams,
     ) {
         let Some(at) = self.position(number) else { return };
@@ -75,7 +76,7 @@ impl Session {
     ) -> Result<(), Violation> {
         self.is_heard = true;
         match item {
-            Item::Data { header, before, bytes } => self.data(now, header, *before, bytes, streams),
+            Item::Data { header, before, bytes } => self.data(now, header, *before, *bytes, streams),
             Item::Control { header, body } => self.control_frame(now, number, header, body),
         }
     }
@@ -332,7 +333,7 @@ impl Session {
         now: Instant,
         header: &Header,
         before: u32,
-        bytes: &[u8],
+        mut bytes: Input<'_>,
         streams: &mut impl Streams,
     ) -> Result<(), Violation> {
         let Named::Here(place) = self.named(header.socket)? else { return Ok(()) };
@@ -344,7 +345,8 @@ impl Session {
         let arrival = socket.receiving.arrive(header, before, bytes.len())?;
         if arrival.skip < bytes.len() {
             let position = header.argument + u64::from(before) + arrival.skip as u64;
-            streams.write(socket.tag, position, &bytes[arrival.skip..]);
+            bytes.take(arrival.skip);
+            streams.write(socket.tag, position, bytes);
         }
         self.counters.bytes_twice += arrival.skip as u64;
         // Bytes come twice when the peer does not know of them.

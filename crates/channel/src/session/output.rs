@@ -3,6 +3,7 @@
 use base::Instant;
 
 use super::{ECONNREFUSED, Late, Session};
+use crate::bytes::Room;
 use crate::channel::Waiting;
 use crate::frame::{Goaway, HEADER_LEN, Header, Kind};
 use crate::limits::FRAME_MAX;
@@ -14,21 +15,21 @@ use crate::streams::Streams;
 const PIECE_MIN: usize = 1_024;
 
 /// The room that a transport lends.
-struct Room<'a> {
-    bytes: &'a mut [u8],
+struct Frames<'a, R: ?Sized> {
+    room: &'a mut R,
     used: usize,
 }
 
-impl Room<'_> {
+impl<R: Room + ?Sized> Frames<'_, R> {
     fn left(&self) -> usize {
-        self.bytes.len() - self.used
+        self.room.size() - self.used
     }
 
     /// Puts a whole frame. False: it does not fit.
     fn put(&mut self, frame: &[u8]) -> bool {
         let fits = frame.len() <= self.left();
         if fits {
-            self.bytes[self.used..self.used + frame.len()].copy_from_slice(frame);
+            self.room.put(self.used, frame);
             self.used += frame.len();
         }
         fits
@@ -48,16 +49,17 @@ impl Room<'_> {
 }
 
 impl Session {
-    /// Fills `room` with frames for that channel, and returns how many bytes. The channel counts them as sent.
-    pub(crate) fn transmit(
+    /// Fills `room` from its place `from` on with frames for that channel, and returns how many bytes. The channel counts them as sent.
+    pub(crate) fn transmit<R: Room + ?Sized>(
         &mut self,
         now: Instant,
         number: Number,
-        room: &mut [u8],
+        room: &mut R,
+        from: usize,
         streams: &mut impl Streams,
     ) -> usize {
         let Some(at) = self.position(number) else { return 0 };
-        let mut room = Room { bytes: room, used: 0 };
+        let mut room = Frames { room, used: from };
         self.put_own(now, at, &mut room);
         if self.first == Some(number) {
             self.put_session(now, &mut room);
@@ -71,7 +73,7 @@ impl Session {
             }
             channel.sent_last(last);
         }
-        room.used
+        room.used - from
     }
 
     /// True when [`transmit`](Self::transmit) would find something for that channel.
@@ -86,7 +88,7 @@ impl Session {
         self.channels[at].has_output() || (is_first && has_control) || !self.ready.is_empty()
     }
 
-    fn put_own(&mut self, now: Instant, at: usize, room: &mut Room<'_>) {
+    fn put_own<R: Room + ?Sized>(&mut self, now: Instant, at: usize, room: &mut Frames<'_, R>) {
         let channel = &mut self.channels[at];
         while let Some(own) = channel.own(now) {
             let (kind, argument) = match own {
@@ -101,7 +103,7 @@ impl Session {
     }
 
     /// Frames of the first channel: answers, OPENs in order, and what sockets owe.
-    fn put_session(&mut self, now: Instant, room: &mut Room<'_>) {
+    fn put_session<R: Room + ?Sized>(&mut self, now: Instant, room: &mut Frames<'_, R>) {
         while let Some((id, late)) = self.late.first_key_value() {
             let fits = match *late {
                 Late::Finished(end) => room.put_credit(*id, end.saturating_add(1), 0),
@@ -198,7 +200,12 @@ impl Session {
         }
     }
 
-    fn put_data(&mut self, at: usize, room: &mut Room<'_>, streams: &mut impl Streams) {
+    fn put_data<R: Room + ?Sized>(
+        &mut self,
+        at: usize,
+        room: &mut Frames<'_, R>,
+        streams: &mut impl Streams,
+    ) {
         let channel = &mut self.channels[at];
         while let Some(chunk) = channel.waiting.front_mut() {
             let socket = self.sockets.at(chunk.place);
@@ -217,10 +224,8 @@ impl Session {
                 return;
             }
             let header = Header { length: fits as u32, kind: Kind::Data, socket: chunk.id, argument: start };
-            let whole = &mut room.bytes[room.used..room.used + HEADER_LEN + fits];
-            let (head, body) = whole.split_at_mut(HEADER_LEN);
-            head.copy_from_slice(&header.encode());
-            streams.read(socket.tag, start, body);
+            room.room.put(room.used, &header.encode());
+            streams.read(socket.tag, start, fits, room.room, room.used + HEADER_LEN);
             room.used += HEADER_LEN + fits;
             chunk.start += fits as u64;
             channel.unsent -= fits;
@@ -229,7 +234,7 @@ impl Session {
 }
 
 /// Puts what a socket owes. False: it does not fit, and the rest is still owed.
-fn put_owed(socket: &mut Socket, room: &mut Room<'_>) -> bool {
+fn put_owed<R: Room + ?Sized>(socket: &mut Socket, room: &mut Frames<'_, R>) -> bool {
     let id = socket.id;
     if socket.owed & owed::OPENED != 0 {
         if !room.put_bare(Kind::Opened, id, socket.receiving.edge) {

@@ -1,6 +1,7 @@
 //! The applications of one host: what they send, how they read, and what must be true of every byte that comes.
 
 use base::Seed;
+use channel::bytes::{Input, Room};
 use channel::open::Open;
 use channel::session::ECONNRESET;
 use channel::{News, SessionId, Streams};
@@ -225,17 +226,18 @@ impl Apps {
 }
 
 impl Streams for Apps {
-    fn read(&mut self, tag: u64, position: u64, out: &mut [u8]) {
+    fn read<R: Room + ?Sized>(&mut self, tag: u64, position: u64, len: usize, room: &mut R, at: usize) {
         let app = self.all.get(&tag).expect("an application");
-        if position < app.acked || position + out.len() as u64 > app.head {
+        if position < app.acked || position + len as u64 > app.head {
             app.fail("bytes are read that are not there");
         }
-        for (i, byte) in out.iter_mut().enumerate() {
-            *byte = pattern(app.number, app.end, position + i as u64);
-        }
+        let bytes: Vec<u8> = (0..len as u64).map(|i| pattern(app.number, app.end, position + i)).collect();
+        room.put(at, &bytes);
     }
 
-    fn write(&mut self, tag: u64, position: u64, bytes: &[u8]) {
+    fn write(&mut self, tag: u64, position: u64, input: Input<'_>) {
+        let mut bytes = vec![0; input.len()];
+        input.copy_to(&mut bytes);
         let app = self.all.get_mut(&tag).expect("an application");
         let end = position + bytes.len() as u64;
         if end > app.edge || position < app.readable || end > app.expected() {

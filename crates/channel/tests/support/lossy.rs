@@ -2,6 +2,7 @@
 //! what was under way. The same seed gives the same faults.
 
 use base::{Duration, Instant, Seed};
+use channel::bytes::Input;
 use channel::transport::Gone;
 use channel::{ChannelId, Transport};
 use std::cell::RefCell;
@@ -195,6 +196,7 @@ impl Host {
 
 impl Transport for Host {
     type Metadata = ();
+    type Room = [u8];
 
     fn create(&mut self, peer: IpAddr, (): &()) -> Result<ChannelId, Gone> {
         let net = &mut *self.net.borrow_mut();
@@ -280,7 +282,7 @@ impl Transport for Host {
         &mut self,
         channel: ChannelId,
         count: usize,
-        take: &mut dyn FnMut(&[u8]),
+        take: &mut dyn FnMut(Input<'_>),
     ) -> Result<usize, Gone> {
         let (id, end) = (channel.0 / 2, channel.0 as usize % 2);
         let mut total = 0;
@@ -306,7 +308,7 @@ impl Transport for Host {
                 piece
             };
             total += piece.len();
-            take(&piece);
+            take(Input::Own(&piece));
         }
         Ok(total)
     }

@@ -1,6 +1,7 @@
 //! A hub and a peer that is played by hand: what it sends is bytes, and what it gets is bytes.
 
 use base::Instant;
+use channel::bytes::{Input, Room};
 use channel::frame::{Header, Kind};
 use channel::hello::{Class, Hello, Step};
 use channel::open::Open;
@@ -20,10 +21,10 @@ pub struct Sink {
 }
 
 impl Streams for Sink {
-    fn read(&mut self, _tag: u64, _position: u64, out: &mut [u8]) {
-        out.fill(0);
+    fn read<R: Room + ?Sized>(&mut self, _tag: u64, _position: u64, len: usize, room: &mut R, at: usize) {
+        room.put(at, &vec![0; len]);
     }
-    fn write(&mut self, _tag: u64, position: u64, bytes: &[u8]) {
+    fn write(&mut self, _tag: u64, position: u64, bytes: Input<'_>) {
         self.end = self.end.max(position + bytes.len() as u64);
     }
 }
@@ -86,7 +87,7 @@ impl Scene {
         let mut all = Vec::new();
         loop {
             let mut room = [0; 4_096];
-            let n = self.hub.transmit(self.now, channel, &mut room, &mut self.sink);
+            let n = self.hub.transmit(self.now, channel, &mut room[..], &mut self.sink);
             all.extend_from_slice(&room[..n]);
             if n == 0 {
                 return all;

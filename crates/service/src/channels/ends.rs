@@ -14,6 +14,7 @@ use crate::relay::endpoint::{End, Place};
 use crate::relay::want_no_space;
 use base::Instant;
 use base::limits::RING_MAX;
+use channel::bytes::{Input, Room};
 use channel::{SessionId, Streams};
 use queue::pages::{Pool, class_of};
 use queue::stream::readable;
@@ -27,6 +28,8 @@ use std::sync::atomic::{Ordering, fence};
 const RING_FIRST: usize = 16 << 10;
 /// Bytes copied at once from one ring to a larger one.
 const PIECE: usize = 4 << 10;
+/// What goes to the peer of an application that broke the rules.
+static ZEROS: [u8; PIECE] = [0; PIECE];
 
 /// Where a virtual socket is: its session, and its identifier there.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -428,16 +431,18 @@ impl AppEnd {
 }
 
 impl Streams for Ends {
-    fn read(&mut self, tag: u64, position: u64, out: &mut [u8]) {
-        let Some(end) = self.get(tag) else { return out.fill(0) };
-        if let Err((done, violation)) = copy_out(&end.end, position, out) {
-            // Zeros go to the application's peer until its registration ends.
-            out[done..].fill(0);
+    fn read<R: Room + ?Sized>(&mut self, tag: u64, position: u64, len: usize, room: &mut R, at: usize) {
+        let copied = self.get(tag).map_or(Ok(()), |end| copy_out(&end.end, position, len, room, at));
+        if let Err(violation) = copied {
+            // What lies in the room from before goes to the application's peer, until its registration ends: zeros, not others' bytes.
+            (0..len).step_by(ZEROS.len()).for_each(|from| {
+                room.put(at + from, &ZEROS[..ZEROS.len().min(len - from)]);
+            });
             self.broken.push((tag, violation));
         }
     }
 
-    fn write(&mut self, tag: u64, position: u64, bytes: &[u8]) {
+    fn write(&mut self, tag: u64, position: u64, bytes: Input<'_>) {
         let Some(end) = self.get(tag) else { return };
         let Some(ring) = end.end.sender.ring else { return };
         let last = position + bytes.len() as u64;
@@ -445,24 +450,34 @@ impl Streams for Ends {
             position >= end.end.sender.start && last <= end.edge,
             "the session keeps to the credit"
         );
-        end.end.place.write_ring(ring, position, bytes);
+        match bytes {
+            Input::Own(bytes) => end.end.place.write_ring(ring, position, bytes),
+            Input::Shared(bytes) => end.end.place.write_ring_shared(ring, position, bytes),
+        }
         end.furthest = end.furthest.max(last);
     }
 }
 
-/// Copies bytes out of the application's rings. The error: how many were copied before, and what makes no sense.
-fn copy_out(end: &End, position: u64, out: &mut [u8]) -> Result<(), (usize, Violation)> {
+/// Copies `len` bytes out of the application's rings, from `position` on, to the place `at` of `room`. The error: what makes no sense.
+fn copy_out<R: Room + ?Sized>(
+    end: &End,
+    position: u64,
+    len: usize,
+    room: &mut R,
+    at: usize,
+) -> Result<(), Violation> {
     let (place, mut done) = (&end.place, 0);
-    let Some((_, app)) = place.halves(end.slot) else { return Err((0, Violation::NoRing(position))) };
-    while done < out.len() {
-        let at = position + done as u64;
+    let (_, app) = place.halves(end.slot).ok_or(Violation::NoRing(position))?;
+    while done < len {
+        let from = position + done as u64;
         // The application has announced these bytes before.
-        let found = readable(app, at, place.data_len()).and_then(|found| found.ok_or(Violation::NoRing(at)));
-        let found = found.map_err(|violation| (done, violation))?;
-        let n = found.len.min(out.len() - done);
-        place.check(found.ring, &found.ring.spans(at, n)).map_err(|violation| (done, violation))?;
-        place.read_ring(found.ring, at, &mut out[done..done + n]);
-        done += n;
+        let found = readable(app, from, place.data_len())?.ok_or(Violation::NoRing(from))?;
+        let n = found.len.min(len - done);
+        place.check(found.ring, &found.ring.spans(from, n))?;
+        for bytes in place.shared_ring(found.ring, from, n) {
+            room.put_shared(at + done, bytes);
+            done += bytes.len();
+        }
     }
     Ok(())
 }

@@ -22,6 +22,11 @@ fn scene() -> (Arc<Memory>, Ends, u64, u64) {
     (memory, ends, tag, edge)
 }
 
+/// The peer's bytes come, in memory of this thread.
+fn write_end(ends: &mut Ends, tag: u64, position: u64, bytes: &[u8]) {
+    ends.write(tag, position, Input::Own(bytes));
+}
+
 /// The application writes `bytes` into its own ring.
 fn write(memory: &Memory, sender: &mut Sender, bytes: &[u8]) {
     let (_, app) = memory.halves(SLOT).unwrap();
@@ -63,7 +68,7 @@ fn written_bytes_are_read_by_position_until_they_are_confirmed() {
     assert_eq!(ends.next_news(), Some(tag));
     assert_eq!(ends.look(tag).written, Some(10_000));
     let mut out = vec![0; 3_000];
-    ends.read(tag, 6_500, &mut out);
+    ends.read(tag, 6_500, 3_000, &mut out[..], 0);
     assert_eq!(out, pattern(6_500, 3_000));
     ends.acked(tag, 9_500);
     assert!(sender.update(memory.halves(SLOT).unwrap().0).is_ok());
@@ -79,14 +84,14 @@ fn bytes_ahead_keep_their_places_when_a_larger_ring_is_lent() {
     assert_eq!(edge, RING_FIRST as u64);
     // The peer uses all its credit: the last bytes first, as over two channels.
     let whole = pattern(0, RING_FIRST);
-    ends.write(tag, 13_000, &whole[13_000..]);
-    ends.write(tag, 0, &whole[..12_500]);
+    write_end(&mut ends, tag, 13_000, &whole[13_000..]);
+    write_end(&mut ends, tag, 0, &whole[..12_500]);
     assert!(ends.publish(tag, 12_500));
     let mut tail = 0;
     assert_eq!(read(&memory, &mut tail), whole[..12_500]);
     let edge = ends.more_credit(tag).expect("a larger ring");
     assert_eq!(edge, 12_500 + 2 * RING_FIRST as u64);
-    ends.write(tag, 12_500, &whole[12_500..13_000]);
+    write_end(&mut ends, tag, 12_500, &whole[12_500..13_000]);
     assert!(ends.publish(tag, RING_FIRST as u64));
     assert_eq!(read(&memory, &mut tail), whole[12_500..]);
 }
@@ -94,7 +99,7 @@ fn bytes_ahead_keep_their_places_when_a_larger_ring_is_lent() {
 #[test]
 fn a_reader_that_stops_gets_no_larger_ring_and_no_more_credit() {
     let (memory, mut ends, tag, edge) = scene();
-    ends.write(tag, 0, &pattern(0, edge as usize));
+    write_end(&mut ends, tag, 0, &pattern(0, edge as usize));
     assert!(ends.publish(tag, edge));
     assert_eq!(ends.more_credit(tag), None);
     let (own, _) = memory.halves(SLOT).unwrap();
@@ -117,7 +122,7 @@ fn positions_that_make_no_sense_are_the_applications_fault() {
     }
     let (_memory, mut ends, tag, _) = scene();
     let mut out = [7; 4];
-    ends.read(tag, 0, &mut out);
+    ends.read(tag, 0, 4, &mut out[..], 0);
     assert_eq!((out, ends.broken.len()), ([0; 4], 1), "bytes in no ring");
 }
 
@@ -138,7 +143,7 @@ fn a_batch_of_news_rings_each_slot_once_and_wakes_the_sleeper_once() {
     }
     let bell = queue::Doorbell::of(memory.region(), Side::One, 1).unwrap();
     assert!(bell.prepare_sleep());
-    ends.write(tag, 0, &pattern(0, 20));
+    write_end(&mut ends, tag, 0, &pattern(0, 20));
     assert!(ends.publish(tag, 10) && ends.publish(tag, 20));
     ends.raise(other, FIN);
     assert_eq!((rung(&memory).len(), ends.wakes().count()), (0, 0), "the batch is not over");

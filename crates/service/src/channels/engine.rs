@@ -307,7 +307,7 @@ impl Engine {
         self.ends.announce();
         self.is_busy = has_more;
         let orphan = self.orphans.front().map_or(Instant::NEVER, |(at, _)| *at);
-        self.due = self.hub.next_deadline().min(orphan).min(self.scale.deadline());
+        self.due = self.hub.due_at().min(orphan).min(self.scale.deadline());
     }
 
     /// The contexts of applications that sleep and have news: the caller writes the eventfd of each after [`work`](Self::work), once for all

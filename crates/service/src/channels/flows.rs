@@ -10,11 +10,14 @@ use crate::cores::wakers::Bells;
 use crate::memory::Memory;
 use crate::relay::endpoint::{End, Place};
 use crate::relay::{make_room, want_no_space};
+use base::limits::RING_MIN;
+use channel::bytes::{Input, Room};
 use channel::lane::Class;
 use channel::limits::ROOM_LEAST;
 use channel::transport::Gone;
 use channel::{ChannelId, Transport};
 use flow::state;
+use queue::Ring;
 use queue::pages::Pool;
 use queue::stream::{Sender, consumed, raise, readable, watcher};
 use rustix::fd::OwnedFd;
@@ -23,14 +26,39 @@ use shm::half_flags::{FAILED, FIN, OPEN, READ_CLOSED, RELEASED, RESET};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Bytes that are built at once: a frame of the largest size, and small ones beside it.
 const ROOM: usize = 64 << 10;
-/// Bytes that are taken at once: copied twice, they stay in the first-level cache.
-const PIECE: usize = 16 << 10;
 /// Bytes of the largest ring of frames on their way to the peer.
 const RING_MOST: usize = 1 << 20;
+
+/// Room in a channel's ring: frames are built where the fast path sends them from.
+#[derive(Debug)]
+pub struct RingRoom {
+    /// The application's side of the service's own region.
+    place: Place,
+    ring: Ring,
+    /// Position of the first byte in the stream.
+    head: u64,
+    size: usize,
+}
+
+impl Room for RingRoom {
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        debug_assert!(at + bytes.len() <= self.size);
+        self.place.write_ring(self.ring, self.head + at as u64, bytes);
+    }
+
+    fn put_shared(&mut self, at: usize, bytes: &[AtomicU8]) {
+        debug_assert!(at + bytes.len() <= self.size);
+        self.place.write_ring_shared(self.ring, self.head + at as u64, bytes);
+    }
+}
 
 /// What the number of channels depends on.
 #[derive(Clone, Copy, Debug)]
@@ -46,8 +74,8 @@ pub struct FlowSeen {
 pub struct Flows {
     /// The records of the connections.
     records: Arc<flow::Flows>,
-    /// The application's side of the service's own region.
-    place: Place,
+    /// Room of the channel that is served now; the place is that of all channels.
+    room: RingRoom,
     bells: Arc<Bells>,
     pool: Pool,
     /// `None`: the control thread has not made the connection yet.
@@ -57,7 +85,6 @@ pub struct Flows {
     /// Channels with a connection and with sockets of a class that is not known yet.
     fresh: Vec<ChannelId>,
     next: u32,
-    scratch: Vec<u8>,
     /// Reports to the control thread.
     pub told: Vec<Told>,
 }
@@ -72,14 +99,18 @@ impl Flows {
     ) -> Self {
         Self {
             records,
-            place: Place::of_application(memory, cores),
+            room: RingRoom {
+                place: Place::of_application(memory, cores),
+                ring: Ring::new(0, RING_MIN.ilog2() as u8),
+                head: 0,
+                size: 0,
+            },
             bells,
             pool: Pool::default(),
             all: BTreeMap::new(),
             leaving: HashMap::new(),
             fresh: Vec::new(),
             next: 1,
-            scratch: Vec::new(),
             told: Vec::new(),
         }
     }
@@ -108,7 +139,7 @@ impl Flows {
     }
 
     fn end_at(&self, slot: u32) -> End {
-        let end = End::deputy(self.place.clone(), slot, Sender::default());
+        let end = End::deputy(self.room.place.clone(), slot, Sender::default());
         if let Some((own, _)) = end.place.halves(slot) {
             // The handshake waits for no acknowledgement.
             own.extra.store(NODELAY, Ordering::Release);
@@ -164,18 +195,18 @@ impl Flows {
 
     /// Takes the fast path's rings of the doorbell. True: some connection has news.
     pub fn listen(&self) -> bool {
-        let bell = self.place.bell().filter(|bell| bell.has_news());
-        bell.is_some_and(|bell| bell.drain(self.place.slots(), |_| ()) > 0)
+        let bell = self.room.place.bell().filter(|bell| bell.has_news());
+        bell.is_some_and(|bell| bell.drain(self.room.place.slots(), |_| ()) > 0)
     }
 
     /// Announces sleep. False: a connection has news.
     pub fn prepare_sleep(&self) -> bool {
-        self.place.bell().is_none_or(queue::Doorbell::prepare_sleep)
+        self.room.place.bell().is_none_or(queue::Doorbell::prepare_sleep)
     }
 
     /// Announces that the engine is awake.
     pub fn awake(&self) {
-        self.place.bell().into_iter().for_each(queue::Doorbell::awake);
+        self.room.place.bell().into_iter().for_each(queue::Doorbell::awake);
     }
 
     /// Closes an end: the bytes that it has taken are sent, then a FIN.
@@ -188,25 +219,25 @@ impl Flows {
         self.leaving.insert(end.slot, end);
     }
 
-    /// Copies what has come into `scratch`, at most its length, and gives it to `take`.
-    fn take_some(end: &mut End, bells: &Bells, scratch: &mut [u8], take: &mut dyn FnMut(&[u8])) -> usize {
-        let place = end.place.clone();
-        let Some((own, peer)) = place.halves(end.slot) else { return 0 };
+    /// Lends what has come to `take`, at most `most` bytes, where it lies: the fast path writes these bytes only after they are consumed.
+    fn take_some(end: &mut End, bells: &Bells, most: usize, take: &mut dyn FnMut(Input<'_>)) -> usize {
+        let Some((own, peer)) = end.place.halves(end.slot) else { return 0 };
         // The region is the service's own: its positions make sense.
-        let Ok(Some(found)) = readable(peer, end.tail, place.data_len()) else { return 0 };
-        let n = found.len.min(scratch.len());
-        place.read_ring(found.ring, end.tail, &mut scratch[..n]);
+        let Ok(Some(found)) = readable(peer, end.tail, end.place.data_len()) else { return 0 };
+        let n = found.len.min(most);
+        let pieces = end.place.shared_ring(found.ring, end.tail, n);
+        pieces.into_iter().filter(|piece| !piece.is_empty()).for_each(|piece| take(Input::Shared(piece)));
         end.tail += n as u64;
         if consumed(own, peer, end.tail) {
             end.tell(bells);
         }
-        take(&scratch[..n]);
         n
     }
 }
 
 impl Transport for Flows {
     type Metadata = ();
+    type Room = RingRoom;
 
     fn create(&mut self, peer: IpAddr, (): &()) -> Result<ChannelId, Gone> {
         let id = self.new_id();
@@ -224,7 +255,7 @@ impl Transport for Flows {
     fn enqueue(
         &mut self,
         channel: ChannelId,
-        fill: &mut dyn FnMut(&mut [u8]) -> usize,
+        fill: &mut dyn FnMut(&mut RingRoom) -> usize,
     ) -> Result<usize, Gone> {
         let Some(end) = self.all.get_mut(&channel).ok_or(Gone)? else { return Ok(0) };
         let flags = end.flags();
@@ -234,7 +265,7 @@ impl Transport for Flows {
         if flags & OPEN == 0 {
             return Ok(0);
         }
-        let place = end.place.clone();
+        let place = &self.room.place;
         let Some((own, peer)) = place.halves(end.slot) else { return Err(Gone) };
         let room = make_room(end, &mut self.pool, own, peer, ROOM, RING_MOST).map_err(|_| Gone)?;
         if room < ROOM_LEAST {
@@ -248,10 +279,10 @@ impl Transport for Flows {
             return Ok(0);
         }
         want_no_space(own);
-        self.scratch.resize(ROOM, 0);
-        let n = fill(&mut self.scratch[..room.min(ROOM)]);
-        if let Some(ring) = end.sender.ring.filter(|_| n > 0) {
-            place.write_ring(ring, end.sender.head, &self.scratch[..n]);
+        let Some(ring) = end.sender.ring else { return Ok(0) };
+        (self.room.ring, self.room.head, self.room.size) = (ring, end.sender.head, room.min(ROOM));
+        let n = fill(&mut self.room);
+        if let Some((own, _)) = self.room.place.halves(end.slot).filter(|_| n > 0) {
             end.sender.publish(own, n);
             end.tell(&self.bells);
         }
@@ -262,16 +293,14 @@ impl Transport for Flows {
         &mut self,
         channel: ChannelId,
         count: usize,
-        take: &mut dyn FnMut(&[u8]),
+        take: &mut dyn FnMut(Input<'_>),
     ) -> Result<usize, Gone> {
         let Some(end) = self.all.get_mut(&channel).ok_or(Gone)? else { return Ok(0) };
         // Flags before bytes: a FIN seen here was raised after the last byte.
         let flags = end.flags();
         let mut taken = 0;
-        self.scratch.resize(ROOM, 0);
         while taken < count {
-            let most = (count - taken).min(PIECE);
-            let n = Self::take_some(end, &self.bells, &mut self.scratch[..most], take);
+            let n = Self::take_some(end, &self.bells, count - taken, take);
             if n == 0 {
                 let is_over = flags & (FIN | RESET | FAILED) != 0;
                 return if taken == 0 && is_over { Err(Gone) } else { Ok(taken) };

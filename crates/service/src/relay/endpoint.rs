@@ -13,7 +13,7 @@ use shm::application_flags::{self, CORK, MORE, NODELAY, PUSHED_SHIFT, QUICKACK};
 use shm::half_flags::{ERRNO_SHIFT, FAILED, FIN, READ_CLOSED, RELEASED, RESET, WANT_SPACE};
 use shm::{Half, Region, Side, TRUST_CONTEXT};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Flags by which an application tells the service's TCP when to send segments.
 pub const ADVICE: u64 = NODELAY | QUICKACK | CORK | MORE;
@@ -215,6 +215,18 @@ impl Place {
         let [(a, an), (b, bn)] = ring.spans(position, out.len());
         self.read(a, &mut out[..an]);
         self.read(b, &mut out[an..an + bn]);
+    }
+
+    /// The bytes of the other side's stream from `position` on in its `ring`, where they lie.
+    pub fn shared_ring(&self, ring: Ring, position: u64, len: usize) -> [&[AtomicU8]; 2] {
+        ring.spans(position, len).map(|(at, n)| self.region().shared(self.side.other(), at, n))
+    }
+
+    /// Copies shared bytes, which belong to this side's stream from `position` on, into its `ring`.
+    pub fn write_ring_shared(&self, ring: Ring, position: u64, bytes: &[AtomicU8]) {
+        let [(a, an), (b, bn)] = ring.spans(position, bytes.len());
+        self.region().write_shared(self.side, a, &bytes[..an]);
+        self.region().write_shared(self.side, b, &bytes[an..an + bn]);
     }
 
     /// Copies the bytes of this side's stream from `position` on into its `ring`.
