@@ -24,6 +24,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use wire::GROUPS;
 
+/// Time between two looks at the load while busy cores get no help: so long the machine's idle time is taken for the same.
+const HELD: Duration = Duration::from_ms(100);
 /// Time until a move is tried again that a core did not answer to.
 const MOVE_AGAIN: Duration = Duration::from_secs(1);
 /// Changes that are remembered for `towpath cores`.
@@ -141,7 +143,9 @@ impl Scaling {
         if self.tick_at.is_some_and(|at| at <= now) {
             self.sample(now, slow);
             let is_needed = self.is_auto && (self.scaler.must_watch() || self.loads.take_busy());
-            self.tick_at = is_needed.then(|| now.plus(WINDOW));
+            // What holds an addition back is looked at less often.
+            let pause = if self.scaler.hold().is_some() { HELD } else { WINDOW };
+            self.tick_at = is_needed.then(|| now.plus(pause));
         }
     }
 
