@@ -4,6 +4,8 @@
 //! detaches it before it serves another one.
 
 pub(crate) mod application;
+#[cfg(test)]
+mod model;
 pub(crate) mod reaper;
 pub(crate) mod registration;
 
@@ -278,6 +280,12 @@ impl Registry {
             return Some(a.family());
         }
         self.families.iter().find(|(_, f)| f.members.contains_key(&application)).map(|(id, _)| *id)
+    }
+
+    /// The family on one side of a pair region; 0, which is none, when it has ended: the service may be there as a deputy, whose bell needs no
+    /// family.
+    pub fn family_at(&self, pair: &PairRegion, side: Side) -> u32 {
+        self.family_of(pair.parties[side.index()]).unwrap_or(0)
     }
 
     /// The application region of a process, for connections of its own. `None`: it is not mapped and sealed yet.

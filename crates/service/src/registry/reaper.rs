@@ -300,9 +300,7 @@ impl Registry {
     /// Rings for the end of side `side` of a pair region at the other end.
     fn ring_other_side(&self, pair: &PairRegion, side: usize, slot: u32) {
         let other = if side == 0 { Side::One } else { Side::Zero };
-        if let Some(family) = self.family_of(pair.parties[other.index()]) {
-            self.ring_for_dead(&pair.region, other, family, slot);
-        }
+        self.ring_for_dead(&pair.region, other, self.family_at(pair, other), slot);
     }
 
     /// Wakes all that the process may have been about to wake when it was killed. A producer sets a bit, takes the mark of the sleeper and
