@@ -8,6 +8,7 @@ pub(crate) mod application;
 mod model;
 pub(crate) mod reaper;
 pub(crate) mod registration;
+mod timers;
 
 use crate::agents::Agents;
 use crate::channels::control::Channels;
@@ -29,6 +30,7 @@ use crate::policy::Policy;
 use crate::policy::buckets::Buckets;
 use crate::policy::rates::Rates;
 use crate::registry::application::{Application, Family};
+use crate::registry::timers::Timers;
 use crate::report::profile_switch::Counting;
 use crate::report::statistics::{Process, Statistics};
 use crate::scaling::Scaling;
@@ -142,6 +144,7 @@ pub struct Registry {
     pub unheard: Vec<u32>,
     /// Slow-path bells that the control loop must start or stop watching.
     pub bells_changed: Vec<BellChange>,
+    timers: Timers,
     next_region: u32,
     next_relay: u32,
 }
@@ -167,7 +170,7 @@ impl Registry {
         watched: &Watched,
     ) -> Self {
         Self {
-            now: tcp.system_time(tcp.now()),
+            now: tcp.system_time(base::Instant::ZERO),
             indices: Slots::new(0, config.max_applications),
             relays: HashMap::new(),
             cores,
@@ -200,6 +203,7 @@ impl Registry {
             doomed: Vec::new(),
             unheard: Vec::new(),
             bells_changed: Vec::new(),
+            timers: Timers::default(),
             next_region: 1,
             next_relay: 1,
         }

@@ -62,14 +62,7 @@ impl Registry {
             if l.queue().has_any() {
                 self.wake_sleepers(l);
             }
-            let other = self.acceptors(l).filter_map(|a| Some(Home { application: a.id, region: a.region? }));
-            if let Some(home) =
-                other.min_by_key(|home| home.application).filter(|_| !self.is_alive(l.home.application))
-                && let Some(l) = self.listeners.all.get_mut(&queue)
-            {
-                l.home = home;
-                l.revoke();
-            }
+            self.has_home(queue);
             return;
         }
         if let Some(l) = self.listeners.all.get_mut(&queue) {
@@ -80,6 +73,23 @@ impl Registry {
             self.end_listener(surplus);
         }
         self.tcp_room(queue);
+    }
+
+    /// True when new connections can be put somewhere. A listener with a home of which no relative lives moves to a process that accepts.
+    pub fn has_home(&mut self, queue: u32) -> bool {
+        let Some(l) = self.listeners.all.get(&queue) else { return false };
+        let home = l.home.application;
+        if self.applications.contains_key(&home) || self.is_alive(home) || self.promised_holders(home) != 0 {
+            return true;
+        }
+        let homes = self
+            .acceptors(l)
+            .filter_map(|a| Some(Home { application: a.id, region: self.own_region(a.id)? }));
+        let other = homes.min_by_key(|home| home.application);
+        let (Some(home), Some(l)) = (other, self.listeners.all.get_mut(&queue)) else { return false };
+        l.home = home;
+        l.revoke();
+        true
     }
 
     /// True when a process lives and accepts that has shown the socket. All others that may accept are descendants of such a process; which

@@ -122,6 +122,7 @@ impl Registry {
         }
         self.reap(offender);
         self.announce_left();
+        self.reap_on_time();
     }
 
     /// Holder bits that processes of the family have taken for children before they forked, and that no live process has. Hostile.

@@ -174,6 +174,14 @@ impl Registry {
 
     /// Answers the requests of a registered process.
     pub fn request(&mut self, id: u32, request: Request, shown: Option<&Shown>) -> Answer {
+        let answer = self.answer(id, request, shown);
+        if matches!(answer, Answer::Reply(Reply::Connecting { .. }, _)) {
+            self.sweep_later();
+        }
+        answer
+    }
+
+    fn answer(&mut self, id: u32, request: Request, shown: Option<&Shown>) -> Answer {
         match request {
             Request::Leave(left) => self.leave(id, left, shown),
             Request::Present { sock } => self.present(id, sock, shown),

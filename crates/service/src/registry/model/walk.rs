@@ -190,10 +190,12 @@ impl Walk {
         assert!(matches!(reply, Reply::Listening { is_known: false, .. }), "{reply:?}");
     }
 
-    /// True when some process that has the socket has shown it, or was forked from one that had.
+    /// True when a registered process that has the socket has shown it, or was forked from one that had.
     fn is_shown(&self, listener: SocketId) -> bool {
-        let mut holders = self.linux.holders(listener);
-        holders.any(|pid| matches!(self.programs[&pid].files[&listener], File::Listener(Some(_))))
+        self.linux.holders(listener).any(|pid| {
+            let program = &self.programs[&pid];
+            program.registration.is_some() && matches!(program.files[&listener], File::Listener(Some(_)))
+        })
     }
 
     fn connect(&mut self, pid: Pid) {
@@ -460,12 +462,8 @@ impl Walk {
                 let _ = program.id(&mut self.world);
             }
         }
-        // What was put off may itself put something off.
-        for _ in 0..2 {
-            self.world.advance(time);
-            self.hear();
-            self.world.settle();
-        }
+        self.world.advance(time);
+        self.hear();
         if time >= LONG {
             checks::at_rest(self);
         }

@@ -42,8 +42,6 @@ pub struct World {
     /// Descriptors that the core watches before any application comes.
     pub watched_first: usize,
     lines: BTreeMap<u32, Line>,
-    began: Instant,
-    elapsed: Duration,
     next_line: u32,
 }
 
@@ -76,17 +74,15 @@ impl World {
         let scaling = Scaling::new(config.cores, way, common.loads.clone(), Machine::open());
         let rings = vec![(exceptions, commands)];
         let tcp =
-            Tcp::new(&config, common.flows.clone(), opened.mac, opened.mtu, rings, common.clock).unwrap();
+            Tcp::new(&config, common.flows.clone(), opened.mac, opened.mtu, rings, Instant::now()).unwrap();
         let counting = Counting::new(common.cycles);
         let registry = Registry::new(config, vec![handle], common.bells, tcp, scaling, counting, &watched);
         Self {
-            began: registry.now,
             watched_first: core.watched(),
             registry,
             core,
             watched: BTreeMap::new(),
             lines: BTreeMap::new(),
-            elapsed: Duration::ZERO,
             next_line: 1,
         }
     }
@@ -150,30 +146,30 @@ impl World {
     pub fn hang_up(&mut self, id: u32) {
         self.lines.remove(&id);
         self.registry.depart(id, false);
-        self.registry.reap(false);
         self.settle();
     }
 
-    /// Time goes on, and all that is due happens.
+    /// Time goes on, from deadline to deadline.
     pub fn advance(&mut self, time: Duration) {
-        self.elapsed += time;
-        self.registry.now = self.began + self.elapsed;
-        self.registry.reap(false);
-        self.registry.sweep();
-        self.registry.release_ports();
-        self.registry.rouse_all();
-        self.registry.look_at_held();
-        self.registry.announce_due();
-        self.settle();
+        let end = self.registry.now + time;
+        let mut at_once = 0;
+        while let Some(due) = self.registry.next_deadline().filter(|due| *due <= end) {
+            at_once = if due <= self.registry.now { at_once + 1 } else { 0 };
+            assert!(at_once < TURNS, "a deadline does not pass");
+            self.registry.now = due.max(self.registry.now);
+            self.registry.handle_timers();
+            self.registry.pump();
+            self.settle();
+        }
+        self.registry.now = end;
     }
 
     /// The core and the registry hear each other until nothing is left to say.
     pub fn settle(&mut self) {
         for _ in 0..TURNS {
-            let now = base::Instant::from_ns(self.elapsed.as_nanos() as u64);
-            let is_busy = self.core.turn(now);
+            let is_busy = self.core.turn(self.registry.tcp_now());
             self.registry.hear_cores();
-            let has_more = self.registry.tcp.hear();
+            let has_more = self.registry.hear_exceptions();
             self.registry.pump_tcp();
             self.seal();
             self.follow_bells();
