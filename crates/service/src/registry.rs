@@ -30,7 +30,6 @@ use crate::policy::Policy;
 use crate::policy::buckets::Buckets;
 use crate::policy::rates::Rates;
 use crate::registry::application::{Application, Family};
-use crate::registry::timers::Timers;
 use crate::report::profile_switch::Counting;
 use crate::report::statistics::{Process, Statistics};
 use crate::scaling::Scaling;
@@ -43,7 +42,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use shm::{Region, Side, TRUST_CONTEXT};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The outcome of a request.
 #[derive(Debug)]
@@ -156,6 +155,22 @@ pub enum BellChange {
     New(u32, Arc<OwnedFd>),
     /// Stop watching this slow-path bell.
     Gone(Arc<OwnedFd>),
+}
+
+/// The next sweep of pair slots.
+#[derive(Clone, Copy, Debug)]
+struct Sweep {
+    at: Instant,
+    /// The pause before it.
+    pause: Duration,
+}
+
+/// The times of the registry itself; its parts have their own.
+#[derive(Debug, Default)]
+struct Timers {
+    sweep: Option<Sweep>,
+    /// When to look again for descriptors that no process has, and for ghosts that have waited long enough.
+    reap: Option<Instant>,
 }
 
 impl Registry {

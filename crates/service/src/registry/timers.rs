@@ -1,7 +1,7 @@
 //! What the registry does by itself, and when: sweeps of closed connections, looks for descriptors that no process has, and the deadlines of
 //! its parts. The control loop waits until the next deadline and says what time it is then; no clock is read here.
 
-use crate::registry::Registry;
+use crate::registry::{Registry, Sweep};
 use std::time::{Duration, Instant};
 
 /// First and longest pause between sweeps of closed pair slots; doubles while a sweep finds nothing.
@@ -10,22 +10,6 @@ const SWEEP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 const SOON: Duration = Duration::from_millis(50);
 /// A process that has said that it no longer listens mostly closes the descriptor within this time.
 const CLOSING: Duration = Duration::from_millis(1);
-
-/// The next sweep of pair slots.
-#[derive(Clone, Copy, Debug)]
-struct Sweep {
-    at: Instant,
-    /// The pause before it.
-    pause: Duration,
-}
-
-/// The times of the registry itself; its parts have their own.
-#[derive(Debug, Default)]
-pub struct Timers {
-    sweep: Option<Sweep>,
-    /// When to look again for descriptors that no process has, and for ghosts that have waited long enough.
-    reap: Option<Instant>,
-}
 
 impl Registry {
     /// When there is something to do, if nothing else happens; `None`: never.
