@@ -301,7 +301,8 @@ pub enum Request {
     /// This process has released a connection that the service also holds ([`Request::Leave`]): the service checks whether any descriptor
     /// remains. No reply.
     LetGo,
-    /// Asks for a region that an accept record names and that this process has not mapped. Reply `Region` with the memfd.
+    /// Asks for a region that an accept record names and that this process has not mapped. Reply `Region` with the memfd; its side is 1 if
+    /// the process may be on the acceptor's side.
     Region {
         /// Id of the region.
         region: u32,

@@ -1,6 +1,8 @@
 //! The threads that move bytes. Each runs one core of the fast path over one queue of the port; the first also runs the relays. A thread
 //! sleeps on one epoll: its command bell, a bell per application region, and the port.
 
+#[cfg(test)]
+pub(crate) mod by_hand;
 pub(crate) mod load;
 pub(crate) mod meter;
 pub(crate) mod shares;
@@ -17,7 +19,7 @@ use crate::relay::endpoint::End;
 use crate::relay::{Outcome, Relays};
 use crate::report::port_stats::Counted;
 use base::{Duration, Instant};
-use fastpath::Others;
+use fastpath::{Others, Progress};
 use flow::{CommandSender, ExceptionReceiver, Flows, commands, exceptions};
 use port::{Port, Wait};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
@@ -106,6 +108,23 @@ impl Core {
         others: Others,
         port: Box<dyn Port>,
     ) -> Result<(Self, ExceptionReceiver, CommandSender), ServiceError> {
+        let (mut core, mut worker, exceptions, commands) = Self::prepare(index, common, others, port)?;
+        let builder = std::thread::Builder::new().name(format!("towpath-core{index}"));
+        let thread = builder.spawn(move || worker.run()).map_err(|e| ServiceError::Os {
+            doing: "start a thread",
+            error: Errno::from_io_error(&e).unwrap_or(Errno::AGAIN),
+        })?;
+        core.thread = Some(thread);
+        Ok((core, exceptions, commands))
+    }
+
+    /// Makes a core without a thread: its handle, what the thread is to run, and the slow path's ends of its rings.
+    fn prepare(
+        index: u8,
+        common: Common,
+        others: Others,
+        port: Box<dyn Port>,
+    ) -> Result<(Self, Worker, ExceptionReceiver, CommandSender), ServiceError> {
         let os = |doing| move |error: Errno| ServiceError::Os { doing, error };
         let bell = common.core_bells[usize::from(index)].clone();
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(os("make an epoll instance"))?;
@@ -140,13 +159,8 @@ impl Core {
             rested_at: Instant::ZERO,
         };
         worker.watch(&bell, OWN).map_err(os("watch a descriptor"))?;
-        let builder = std::thread::Builder::new().name(format!("towpath-core{index}"));
-        let thread = builder.spawn(move || worker.run()).map_err(|e| ServiceError::Os {
-            doing: "start a thread",
-            error: Errno::from_io_error(&e).unwrap_or(Errno::AGAIN),
-        })?;
-        let core = Self { commands: inbox_sender, bell, outcomes, relayed, thread: Some(thread) };
-        Ok((core, exception_receiver, command_sender))
+        let core = Self { commands: inbox_sender, bell, outcomes, relayed, thread: None };
+        Ok((core, worker, exception_receiver, command_sender))
     }
 
     /// Sends a command and wakes the core.
@@ -212,16 +226,7 @@ impl Worker {
             if self.load.begin(now, counters.packets + counters.segments_out, &self.common.loads) {
                 write_eventfd(self.common.told.as_fd());
             }
-            let progress = self.core.round(now, self.port.as_mut(), &mut self.meter);
-            self.meter.wakes();
-            self.core.wakes().for_each(|news| self.common.bells.wake(news.region, news.context));
-            self.meter.rest();
-            for (region, slot) in self.core.strangers() {
-                let is_taken = self.channels.as_mut().is_some_and(|engine| engine.news(region, slot));
-                if !is_taken {
-                    self.relays.news(region, slot);
-                }
-            }
+            let progress = self.round(now);
             if progress.wake_slow_path {
                 write_eventfd(self.common.told.as_fd());
             }
@@ -248,6 +253,21 @@ impl Worker {
             self.sleep(now, deadline);
             quiet_since = None;
         }
+    }
+
+    /// Has the fast path serve its flows, wakes applications, and gives the slots without a flow to channels and relays.
+    fn round(&mut self, now: Instant) -> Progress {
+        let progress = self.core.round(now, self.port.as_mut(), &mut self.meter);
+        self.meter.wakes();
+        self.core.wakes().for_each(|news| self.common.bells.wake(news.region, news.context));
+        self.meter.rest();
+        for (region, slot) in self.core.strangers() {
+            let is_taken = self.channels.as_mut().is_some_and(|engine| engine.news(region, slot));
+            if !is_taken {
+                self.relays.news(region, slot);
+            }
+        }
+        progress
     }
 
     /// Wakes other cores, one for each bit.

@@ -41,12 +41,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// First and longest pause between sweeps of closed pair slots; doubles while a sweep finds nothing.
-pub(crate) const SWEEP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
-/// First pause after a process has died: its peers are about to read the end and close their sides.
-const SOON: Duration = Duration::from_millis(50);
-/// A process that has said that it no longer listens mostly closes the descriptor within this time.
-const CLOSING: Duration = Duration::from_millis(1);
+/// Pause after descriptors ran out, before the listening socket is watched again.
+pub(crate) const DEAF: Duration = Duration::from_secs(1);
 /// A private service waits this long after its last application has ended, and this long for its first.
 const GRACE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
@@ -75,18 +71,12 @@ pub struct Service {
     /// Control lines that are to be closed, with their users.
     pub(crate) closing: Vec<(Arc<Line>, u32)>,
     pub(crate) registry: Registry,
-    /// Time of the next sweep of pair slots, and the pause before it.
-    pub(crate) sweep: Option<(Instant, Duration)>,
-    /// When to look again for descriptors that no process has, and for ghosts that have waited long enough.
-    reap: Option<Instant>,
     /// When a private service ends, if no application comes.
     leave: Option<Instant>,
-    /// The listening socket is not watched, because descriptors ran out.
-    pub(crate) deaf: bool,
+    /// The listening socket is not watched until then, because descriptors ran out.
+    pub(crate) deaf_until: Option<Instant>,
     /// The cores have reported more than one turn takes, or were not heard yet.
     more: bool,
-    /// When the slow path's next timer is due.
-    tcp_due: Option<Instant>,
     over: bool,
 }
 
@@ -121,7 +111,7 @@ fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Reg
     }
     let way = Way { steering: opened.steering, means: opened.means };
     let scaling = Scaling::new(config.cores, way, common.loads.clone(), machine);
-    let tcp = Tcp::new(&config, common.flows.clone(), opened.mac, opened.mtu, rings, common.clock)?;
+    let tcp = Tcp::new(&config, common.flows.clone(), opened.mac, opened.mtu, rings, common.clock.began())?;
     let counting = Counting::new(common.cycles);
     let channels = config.channels.clone();
     let mut registry = Registry::new(config, cores, common.bells, tcp, scaling, counting, watched);
@@ -175,12 +165,9 @@ impl Service {
             helpers,
             closing: Vec::new(),
             registry,
-            sweep: None,
-            reap: None,
-            deaf: false,
+            deaf_until: None,
             // The cores run already. They are heard before the first sleep; from then on they wake this thread.
             more: true,
-            tcp_due: None,
             over: false,
         };
         service.watch(service.listening.fd.as_fd(), LISTENING, epoll::EventFlags::IN)?;
@@ -269,59 +256,20 @@ impl Service {
 
     /// How long to sleep; `None` while no deadline is set.
     fn pause(&self, now: Instant) -> Option<Timespec> {
-        if self.more || !self.registry.unheard.is_empty() || self.registry.trusts.changed {
+        if self.more {
             return Some(Timespec::default());
         }
-        let sweep = self.sweep.map(|(at, _)| at);
-        let counting = self.registry.counting.due();
-        let deferred = self.registry.listeners.deferred.due();
-        let held = self.registry.held.due();
-        let helpers = self.helpers.due();
-        let agents = self.registry.agents_due();
-        let scaling = self.registry.scaling.due().map(|at| self.registry.tcp.system_time(at));
-        let at =
-            [sweep, self.reap, self.leave, self.tcp_due, counting, held, deferred, helpers, agents, scaling]
-                .into_iter()
-                .flatten()
-                .min()?;
+        let deadlines = [self.registry.next_deadline(), self.leave, self.deaf_until, self.helpers.due()];
+        let at = deadlines.into_iter().flatten().min()?;
         let left = at.saturating_duration_since(now);
         Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) })
     }
 
     fn timers(&mut self, now: Instant) {
         self.registry.now = now;
-        if std::mem::take(&mut self.registry.trusts.changed) {
-            self.reap = Some(now);
-        }
-        if std::mem::take(&mut self.registry.trusts.soon) {
-            let soon = now + CLOSING;
-            self.reap = Some(self.reap.map_or(soon, |at| at.min(soon)));
-        }
-        if self.reap.is_some_and(|at| at <= now) {
-            self.reap = self.registry.reap(false);
-            self.sweep_survivors(now);
-        }
-        match self.sweep {
-            Some((at, pause)) if at <= now => {
-                let (freed, open) = self.registry.sweep();
-                self.registry.release_ports();
-                self.registry.rouse_all();
-                let pause = match freed {
-                    0 => (pause * 2).min(SWEEP.1),
-                    _ if self.registry.has_survivors() => pause.min(SWEEP.0),
-                    _ => SWEEP.0,
-                };
-                self.sweep = (open || self.registry.keeps_ports()).then_some((now + pause, pause));
-                if self.deaf {
-                    self.listen_again();
-                }
-            }
-            _ => {}
-        }
-        self.registry.look_at_held();
-        self.registry.announce_due();
-        if self.registry.counting.handle_timer(now) {
-            self.registry.spread_switch();
+        self.registry.handle_timers();
+        if self.deaf_until.is_some_and(|at| at <= now) {
+            self.listen_again();
         }
         // A program that has just been started may yet ask for a connection or listener that was left with the service.
         let registry = &self.registry;
@@ -333,16 +281,10 @@ impl Service {
             tracing::info!("no application is left; this private service leaves");
             self.over = true;
         }
-        self.registry.tcp.handle_timers();
-        let Registry { scaling, tcp, .. } = &mut self.registry;
-        scaling.handle_timers(tcp.now(), &mut tcp.slow);
-        self.registry.pump_tcp();
         self.detach_doomed();
         self.follow_bells();
-        self.registry.pump_agents();
         // Detaching processes may have closed flows.
-        self.registry.pump_tcp();
-        self.tcp_due = self.registry.tcp.due();
+        self.registry.pump();
     }
 
     pub(crate) fn message(&mut self, id: u32, line: &Arc<Line>, message: Message) {
@@ -377,9 +319,6 @@ impl Service {
         match answer {
             Answer::Offence(reason) => self.detach(id, &reason),
             Answer::Reply(reply, fds) if number != 0 => {
-                if matches!(reply, Reply::Connecting { .. }) {
-                    self.sweep_in(SWEEP.0, Instant::now());
-                }
                 let fds: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
                 let sent = line.send(&ToApplication::Reply(number, reply), &fds, false);
                 if let Err(e @ (LineError::WouldBlock | LineError::Os(_) | LineError::Garbled)) = sent {
@@ -442,7 +381,7 @@ impl Service {
             let at = Instant::now() + grace;
             self.leave = Some(self.leave.map_or(at, |known| known.max(at)));
         }
-        if self.deaf {
+        if self.deaf_until.is_some() {
             self.listen_again();
         }
     }
@@ -457,26 +396,9 @@ impl Service {
     }
 
     fn depart(&mut self, id: u32, offender: bool) {
-        let now = Instant::now();
-        self.registry.now = now;
+        self.registry.now = Instant::now();
         self.registry.depart(id, offender);
-        self.reap = self.registry.reap(false);
-        self.sweep_survivors(now);
         self.follow_bells();
-    }
-
-    /// Schedules a sweep within `pause`. An earlier one stays: a stream of new connections must not postpone it.
-    fn sweep_in(&mut self, pause: Duration, now: Instant) {
-        if self.sweep.is_none_or(|(at, _)| now + pause < at) {
-            self.sweep = Some((now + pause, pause));
-        }
-    }
-
-    /// Sweeps soon while a pair region has a dead side, so that its memory goes as soon as the live side has closed.
-    fn sweep_survivors(&mut self, now: Instant) {
-        if self.registry.has_survivors() {
-            self.sweep_in(SOON, now);
-        }
     }
 
     pub(crate) fn detach_doomed(&mut self) {
@@ -504,10 +426,9 @@ impl Service {
 
     /// Handles what the cores have reported.
     fn hear_cores(&mut self) {
+        self.registry.now = Instant::now();
         self.registry.hear_cores();
-        let Registry { scaling, tcp, .. } = &mut self.registry;
-        scaling.hear_load(tcp.now(), &mut tcp.slow);
-        self.more = self.registry.tcp.hear();
+        self.more = self.registry.hear_exceptions();
     }
 
     /// Description of the port, for the banner.

@@ -169,7 +169,7 @@ impl Registry {
     }
 
     /// True while the process or a descendant of it by fork lives.
-    fn is_alive(&self, application: u32) -> bool {
+    pub fn is_alive(&self, application: u32) -> bool {
         self.applications.values().any(|a| a.descends_from(application))
     }
 
@@ -270,7 +270,8 @@ impl Registry {
             let listener = self.listeners.all.get(id).filter(|l| self.has_acceptors(l))?;
             Some(((listener.waiting(), !listener.queue().has_sleepers()), *id))
         };
-        in_turn.filter_map(|id| burden(&id)).min_by_key(|(burden, _)| *burden).map(|(_, id)| id)
+        let best = in_turn.filter_map(|id| burden(&id)).min_by_key(|(burden, _)| *burden).map(|(_, id)| id);
+        best.filter(|id| self.has_home(*id))
     }
 
     /// Takes a new connection for a listener.

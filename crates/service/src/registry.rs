@@ -4,8 +4,11 @@
 //! detaches it before it serves another one.
 
 pub(crate) mod application;
+#[cfg(test)]
+mod model;
 pub(crate) mod reaper;
 pub(crate) mod registration;
+mod timers;
 
 use crate::agents::Agents;
 use crate::channels::control::Channels;
@@ -39,7 +42,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use shm::{Region, Side, TRUST_CONTEXT};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The outcome of a request.
 #[derive(Debug)]
@@ -140,6 +143,7 @@ pub struct Registry {
     pub unheard: Vec<u32>,
     /// Slow-path bells that the control loop must start or stop watching.
     pub bells_changed: Vec<BellChange>,
+    timers: Timers,
     next_region: u32,
     next_relay: u32,
 }
@@ -151,6 +155,22 @@ pub enum BellChange {
     New(u32, Arc<OwnedFd>),
     /// Stop watching this slow-path bell.
     Gone(Arc<OwnedFd>),
+}
+
+/// The next sweep of pair slots.
+#[derive(Clone, Copy, Debug)]
+struct Sweep {
+    at: Instant,
+    /// The pause before it.
+    pause: Duration,
+}
+
+/// The times of the registry itself; its parts have their own.
+#[derive(Debug, Default)]
+struct Timers {
+    sweep: Option<Sweep>,
+    /// When to look again for descriptors that no process has, and for ghosts that have waited long enough.
+    reap: Option<Instant>,
 }
 
 impl Registry {
@@ -165,7 +185,7 @@ impl Registry {
         watched: &Watched,
     ) -> Self {
         Self {
-            now: tcp.system_time(tcp.now()),
+            now: tcp.system_time(base::Instant::ZERO),
             indices: Slots::new(0, config.max_applications),
             relays: HashMap::new(),
             cores,
@@ -198,6 +218,7 @@ impl Registry {
             doomed: Vec::new(),
             unheard: Vec::new(),
             bells_changed: Vec::new(),
+            timers: Timers::default(),
             next_region: 1,
             next_relay: 1,
         }
@@ -278,6 +299,12 @@ impl Registry {
             return Some(a.family());
         }
         self.families.iter().find(|(_, f)| f.members.contains_key(&application)).map(|(id, _)| *id)
+    }
+
+    /// The family on one side of a pair region; 0, which is none, when it has ended: the service may be there as a deputy, whose bell needs no
+    /// family.
+    pub fn family_at(&self, pair: &PairRegion, side: Side) -> u32 {
+        self.family_of(pair.parties[side.index()]).unwrap_or(0)
     }
 
     /// The application region of a process, for connections of its own. `None`: it is not mapped and sealed yet.

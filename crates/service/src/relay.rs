@@ -149,6 +149,13 @@ impl Relays {
         }
     }
 
+    /// Numbers of relays, of slots with a relay, of pools, of relays that wait for their turn, and of seats with deputies.
+    #[cfg(test)]
+    pub fn leftovers(&self) -> [usize; 5] {
+        let deputies = usize::from(self.deputies.any());
+        [self.all.len(), self.by_slot.len(), self.pools.len(), self.queued.len(), deputies]
+    }
+
     /// True when no relay waits for `work`.
     pub fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.backlog.is_empty()

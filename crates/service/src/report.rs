@@ -176,7 +176,7 @@ impl Registry {
             Report::Cycles(wish) => self.whose_time(wish, viewer),
             Report::Channels => serde_json::to_vec(&self.channels_report(viewer)),
             Report::Cores(wish) => {
-                let now = self.tcp.now();
+                let now = self.tcp_now();
                 let (scaling, slow) = (&mut self.scaling, &mut self.tcp.slow);
                 match wish {
                     CoresWish::AsItIs => {}
@@ -260,7 +260,7 @@ impl Registry {
                 let key = SlotKey { region: region.memory.id, slot: owner.slot };
                 Some((region.owner, service, app, key))
             });
-            let info = s.flow.and_then(|flow| self.tcp.slow.info(self.tcp.now(), flow));
+            let info = s.flow.and_then(|flow| self.tcp.slow.info(self.tcp_now(), flow));
             let load = |word: &std::sync::atomic::AtomicU64| word.load(Relaxed);
             let owner = s.owner.filter(|_| self.cores.len() > 1);
             let group = owner.map(|_| wire::FourTuple::new(s.local, remote).group());

@@ -15,7 +15,6 @@ use crate::channels::rules::Why;
 use crate::choice::Choice;
 use crate::config::Config;
 use crate::config::values::{Mac, PortKind};
-use crate::daemon::clock::Clock;
 use crate::listen::table::Origin;
 use crate::memory::Memory;
 use crate::memory::region::Use;
@@ -30,6 +29,7 @@ use slowpath::{Connect, Event, FlowName, OwnAddress, Owner, PendingId, Release, 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use wire::{Endpoint, MacAddr};
 
 /// Most exceptions handled before the control lines are served.
@@ -85,7 +85,8 @@ pub struct Tcp {
     /// The slow path's state machine.
     pub slow: SlowPath,
     exceptions: Vec<ExceptionReceiver>,
-    clock: Clock,
+    /// The time at which the slow path's time is 0.
+    began: Instant,
     places: HashMap<Endpoint, Place>,
     next_token: u64,
     /// Memory of regions without an application, while their last flows still send.
@@ -136,7 +137,7 @@ impl Tcp {
         mac: [u8; 6],
         mtu: u16,
         rings: Vec<(ExceptionReceiver, CommandSender)>,
-        clock: Clock,
+        began: Instant,
     ) -> Result<Self, ServiceError> {
         let link = &config.link;
         let gateway_v4 =
@@ -159,14 +160,15 @@ impl Tcp {
             ..slowpath::Config::default()
         };
         let (exceptions, commands): (Vec<_>, Vec<_>) = rings.into_iter().unzip();
-        let mut slow = SlowPath::new(slow_config, flows, commands, clock.now());
+        let mut slow = SlowPath::new(slow_config, flows, commands, base::Instant::ZERO);
         slow.announce(0);
-        Ok(Self { slow, exceptions, clock, places: HashMap::new(), next_token: 1, departing: HashMap::new() })
+        Ok(Self { slow, exceptions, began, places: HashMap::new(), next_token: 1, departing: HashMap::new() })
     }
 
-    /// The present time, as the slow path counts it.
-    pub fn now(&self) -> base::Instant {
-        self.clock.now()
+    /// A time of the system as the slow path counts it.
+    pub fn slow_time(&self, at: Instant) -> base::Instant {
+        let ns = at.saturating_duration_since(self.began).as_nanos();
+        base::Instant::from_ns(u64::try_from(ns).unwrap_or(u64::MAX - 1))
     }
 
     /// True for the service's own addresses.
@@ -188,10 +190,9 @@ impl Tcp {
 
     /// Handles the cores' exceptions. True: more wait.
     #[must_use]
-    pub fn hear(&mut self) -> bool {
+    pub fn hear(&mut self, now: base::Instant) -> bool {
         let mut more = false;
         for core in 0..self.exceptions.len() {
-            let now = self.clock.now();
             let Self { slow, exceptions, .. } = self;
             let receiver = &mut exceptions[core];
             receiver.awake();
@@ -206,26 +207,38 @@ impl Tcp {
     }
 
     /// Runs the slow path's timers that are due.
-    pub fn handle_timers(&mut self) {
-        let now = self.clock.now();
+    pub fn handle_timers(&mut self, now: base::Instant) {
         if self.slow.next_deadline() <= now {
             self.slow.handle_timers(now);
         }
     }
 
     /// A time of the slow path as the system counts it.
-    pub fn system_time(&self, at: base::Instant) -> std::time::Instant {
-        self.clock.system(at)
+    pub fn system_time(&self, at: base::Instant) -> Instant {
+        self.began + Duration::from_nanos(at.as_ns())
     }
 
     /// When the slow path's next timer is due.
-    pub fn due(&self) -> Option<std::time::Instant> {
+    pub fn due(&self) -> Option<Instant> {
         let next = self.slow.next_deadline();
-        (next != base::Instant::NEVER).then(|| self.clock.system(next))
+        (next != base::Instant::NEVER).then(|| self.system_time(next))
     }
 }
 
 impl Registry {
+    /// The present time, as the slow path counts it.
+    pub fn tcp_now(&self) -> base::Instant {
+        self.tcp.slow_time(self.now)
+    }
+
+    /// Handles what the cores' slow-path rings bring. True: more waits.
+    #[must_use]
+    pub fn hear_exceptions(&mut self) -> bool {
+        let now = self.tcp_now();
+        self.scaling.hear_load(now, &mut self.tcp.slow);
+        self.tcp.hear(now)
+    }
+
     /// Handles the slow path's events, rings applications, and wakes cores with new commands.
     pub fn pump_tcp(&mut self) {
         while let Some(event) = self.tcp.slow.poll_event() {
@@ -264,10 +277,10 @@ impl Registry {
             }
             Event::Steer { groups, core } => {
                 self.scaling.steer(&self.tcp.slow, &groups, core);
-                self.tcp.slow.steered(self.tcp.clock.now());
+                self.tcp.slow.steered(self.tcp_now());
             }
             Event::MoveOver { groups } => {
-                self.scaling.move_over(self.tcp.clock.now(), &mut self.tcp.slow, groups);
+                self.scaling.move_over(self.tcp_now(), &mut self.tcp.slow, groups);
             }
             Event::RegionDrained { index, region: _ } => {
                 self.tcp.departing.remove(&index);
@@ -314,7 +327,7 @@ impl Registry {
 
     /// A listener has ended: the slow path stops listening at addresses without another one.
     pub fn tcp_unlisten(&mut self, id: u32) {
-        let now = self.tcp.clock.now();
+        let now = self.tcp_now();
         let Tcp { slow, places, .. } = &mut self.tcp;
         places.retain(|at, place| {
             place.listeners.retain(|l| *l != id);
@@ -347,7 +360,7 @@ impl Registry {
 
     /// A peer has completed its handshake: gives the connection to an accept queue.
     fn incoming(&mut self, local: Endpoint, remote: Endpoint, pending: PendingId) {
-        let now = self.tcp.clock.now();
+        let now = self.tcp_now();
         let (local, remote) =
             (SocketAddr::new(local.addr, local.port), SocketAddr::new(remote.addr, remote.port));
         self.hear_ended_listeners();
@@ -440,7 +453,7 @@ impl Registry {
             owner,
             options: self.flow_options(&options, choice),
         };
-        let local = match self.tcp.slow.connect(self.tcp.clock.now(), &what) {
+        let local = match self.tcp.slow.connect(self.tcp_now(), &what) {
             Ok(end) => SocketAddr::new(end.addr, end.port),
             Err(error) => {
                 self.free_flow_slot(region, slot);
@@ -489,7 +502,7 @@ impl Registry {
             Some(_) => slow.slot_algorithm(index, at).map(|algorithm| algorithm.to_string()),
             None => Some(flow.choice.law.to_string()),
         };
-        match slow.slot_info(self.tcp.clock.now(), index, at).zip(congestion) {
+        match slow.slot_info(self.tcp_now(), index, at).zip(congestion) {
             Some((info, congestion)) => Answer::plain(Reply::Info { info: Box::new(info), congestion }),
             None => Answer::refused(Errno::NOTCONN, "no connection lives there"),
         }
@@ -535,7 +548,7 @@ impl Registry {
 
     fn remove_tcp_region(&mut self, index: u16, at_once: bool) {
         if at_once || self.tcp.slow.region_flows(index) == 0 {
-            self.tcp.slow.remove_region(self.tcp.clock.now(), index);
+            self.tcp.slow.remove_region(self.tcp_now(), index);
         }
     }
 }

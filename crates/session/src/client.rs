@@ -266,13 +266,17 @@ impl Client {
         self.regions.read().unwrap_or_else(PoisonError::into_inner).get(&(id, side)).cloned()
     }
 
-    /// The region `id` as `side` sees it; asks the service for an unknown one.
+    /// The region `id` as `side` sees it; asks the service for an unknown one. `None`: there is none, or this process is not on that side.
     pub fn region(&self, id: u32, side: u8) -> Option<Arc<Mapped>> {
         if let Some(found) = self.known(id, side) {
             return Some(found);
         }
         // `ask` adopts what the reply brings.
         let (Reply::Region(info), _) = self.ask(Request::Region { region: id }).ok()? else { return None };
+        // This process is of the connector's family: another one's is on the acceptor's side.
+        if info.side < side {
+            return None;
+        }
         self.known(id, side).or_else(|| {
             let _ = self.adopt(RegionInfo { side, ..info }, None);
             self.known(id, side)

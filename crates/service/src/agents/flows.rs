@@ -26,7 +26,7 @@ const fn name_of(id: FlowId) -> FlowName {
 impl Registry {
     /// Hears agents: their datagrams, and the ends of their processes.
     pub fn hear_agents(&mut self) {
-        let now = self.tcp.now();
+        let now = self.tcp_now();
         if let Some(agents) = &mut self.agents {
             agents.hear(now);
         }
@@ -35,7 +35,7 @@ impl Registry {
     /// Carries events of flows to agents, and what they decide to flows.
     pub fn pump_agents(&mut self) {
         let Some(mut agents) = self.agents.take() else { return };
-        let now = self.tcp.now();
+        let now = self.tcp_now();
         while let Some(event) = self.tcp.slow.poll_flow_event() {
             match event {
                 FlowEvent::Opened(name) => self.flow_opened(&mut agents, name),

@@ -226,7 +226,7 @@ impl Registry {
             return Answer::kernel(KernelReason::TooManyFlows);
         }
         let (bound, to) = (canonical(bound), Endpoint::new(remote.ip(), remote.port()));
-        let (now, ends) = (self.tcp.now(), self.channels.as_ref().map(|channels| &channels.ends));
+        let (now, ends) = (self.tcp_now(), self.channels.as_ref().map(|channels| &channels.ends));
         let is_used = |at: Endpoint| ends.is_some_and(|ends| ends.contains(&[SocketAddr::from(at), remote]));
         let local = match self.tcp.slow.choose_end(now, Endpoint::new(bound.ip(), bound.port()), to, is_used)
         {
@@ -269,7 +269,7 @@ impl Registry {
 
     /// A peer has made a connection to the channel port.
     pub fn channel_arrives(&mut self, remote: Endpoint, pending: PendingId) {
-        let now = self.tcp.now();
+        let now = self.tcp_now();
         self.tcp.slow.set_accept_room(TOKEN, BACKLOG as usize + 1);
         let Some(channels) = &self.channels else { return self.tcp.slow.refuse(now, pending) };
         let peer = SocketAddr::from(remote);
@@ -337,7 +337,7 @@ impl Registry {
         };
         let remote = Endpoint::new(peer, port);
         let what = Connect { token: 0, local: None, remote, owner, options: FlowOptions::default() };
-        let made = match self.tcp.slow.connect(self.tcp.now(), &what) {
+        let made = match self.tcp.slow.connect(self.tcp_now(), &what) {
             Ok(_) => Some(slot),
             Err(e) => {
                 tracing::debug!(%peer, "no channel can be made: {e}");
@@ -452,7 +452,7 @@ impl Registry {
         let [local, remote] = ends.map(|end| Endpoint::new(end.ip(), end.port()));
         let options = self.flow_options(&options, choice);
         let what = Connect { token: 0, local: Some(local), remote, owner, options };
-        if let Err(error) = self.tcp.slow.connect(self.tcp.now(), &what)
+        if let Err(error) = self.tcp.slow.connect(self.tcp_now(), &what)
             && let Some((own, _)) = memory.halves(slot)
         {
             raise(own, FAILED | u32::from(error.errno()) << ERRNO_SHIFT);

@@ -83,7 +83,7 @@ impl Registry {
         if before.law == choice.law {
             return;
         }
-        let (now, algorithm) = (self.tcp.now(), self.choices.algorithm(choice.law));
+        let (now, algorithm) = (self.tcp_now(), self.choices.algorithm(choice.law));
         // Outside of `self` while the flow is looked at; there is no way out in between.
         let mut agents = self.agents.take();
         if let (Some(agents), Some(name)) = (&mut agents, name) {

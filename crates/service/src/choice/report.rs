@@ -56,7 +56,7 @@ impl Registry {
             CongestionAsk::List => answer_of(serde_json::to_vec(&self.list())),
             CongestionAsk::Show(ends) => self.show_flow(*ends, viewer),
             CongestionAsk::Transcript { from } => {
-                let now = self.tcp.now();
+                let now = self.tcp_now();
                 match &mut self.agents {
                     Some(agents) => answer_of(serde_json::to_vec(&agents.take_transcript(now, *from))),
                     None => {
@@ -106,7 +106,7 @@ impl Registry {
         let info = self
             .regions
             .get(&key.region)
-            .and_then(|r| self.tcp.slow.slot_info(self.tcp.now(), r.memory.index, key.slot));
+            .and_then(|r| self.tcp.slow.slot_info(self.tcp_now(), r.memory.index, key.slot));
         let governed = self.governed(key, info.as_ref());
         let (Some(info), Some(governed), true) = (info, governed, viewer.sees(subject.uid)) else {
             return Answer::refused(Errno::NOENT, unknown);
@@ -125,7 +125,7 @@ impl Registry {
 
     fn program_of(&self, flow: &Flow) -> Option<ProgramShown> {
         let (agents, name) = (self.agents.as_ref()?, flow.name?);
-        Some(agents.program(self.tcp.now(), name, self.tcp.slow.program(name)?))
+        Some(agents.program(self.tcp_now(), name, self.tcp.slow.program(name)?))
     }
 
     /// What decides about the flow at that slot; `info` says more of why it may not be what was chosen.

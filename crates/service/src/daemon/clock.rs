@@ -12,14 +12,14 @@ impl Clock {
         Self(Instant::now())
     }
 
+    /// The operating system's time at which the clock shows 0.
+    pub fn began(self) -> Instant {
+        self.0
+    }
+
     /// The present time, as the protocol crates count it.
     pub fn now(self) -> base::Instant {
         let ns = self.0.elapsed().as_nanos();
         base::Instant::from_ns(u64::try_from(ns).unwrap_or(u64::MAX - 1))
-    }
-
-    /// Converts a time of the protocol crates into the operating system's.
-    pub fn system(self, at: base::Instant) -> Instant {
-        self.0 + std::time::Duration::from_nanos(at.as_ns())
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::daemon::helpers::{Done, Job, Message};
 use crate::daemon::log_limit::log_for;
-use crate::daemon::{LINES, LISTENING, SWEEP, Service};
+use crate::daemon::{DEAF, LINES, LISTENING, Service};
 use crate::policy::permission::is_privileged;
 use crate::registry::registration::Credentials;
 use crate::report::profile_switch::Part;
@@ -67,8 +67,7 @@ impl Service {
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
                     tracing::error!("out of descriptors: new applications wait; raise the limit (ulimit -n)");
                     let _ = epoll::delete(&self.epoll, &self.listening.fd);
-                    self.deaf = true;
-                    self.sweep.get_or_insert((Instant::now() + SWEEP.0, SWEEP.0));
+                    self.deaf_until = Some(Instant::now() + DEAF);
                     return;
                 }
                 Err(_) => continue,
@@ -136,7 +135,8 @@ impl Service {
 
     pub(crate) fn listen_again(&mut self) {
         let flags = epoll::EventFlags::IN;
-        self.deaf = self.watch(self.listening.fd.as_fd(), LISTENING, flags).is_err();
+        let is_watched = self.watch(self.listening.fd.as_fd(), LISTENING, flags).is_ok();
+        self.deaf_until = (!is_watched).then(|| Instant::now() + DEAF);
     }
 
     /// Takes one message from each of these readable lines, from at most `TURN` lines of one user. Epoll reports the others again.

@@ -53,19 +53,16 @@ impl Registry {
     /// process still has the socket.
     fn look_for_acceptors(&mut self, queue: u32) {
         let Some(l) = self.listeners.all.get(&queue) else { return };
+        if !self.has_holders(l) {
+            self.trusts.hurry();
+            self.trusts.soon = true;
+        }
         if self.has_acceptors(l) {
             // The sleeper that was woken last may be the one that has left.
             if l.queue().has_any() {
                 self.wake_sleepers(l);
             }
-            let other = self.acceptors(l).filter_map(|a| Some(Home { application: a.id, region: a.region? }));
-            if let Some(home) =
-                other.min_by_key(|home| home.application).filter(|_| !self.is_alive(l.home.application))
-                && let Some(l) = self.listeners.all.get_mut(&queue)
-            {
-                l.home = home;
-                l.revoke();
-            }
+            self.has_home(queue);
             return;
         }
         if let Some(l) = self.listeners.all.get_mut(&queue) {
@@ -76,8 +73,29 @@ impl Registry {
             self.end_listener(surplus);
         }
         self.tcp_room(queue);
-        self.trusts.hurry();
-        self.trusts.soon = true;
+    }
+
+    /// True when new connections can be put somewhere. A listener with a home of which no relative lives moves to a process that accepts.
+    pub fn has_home(&mut self, queue: u32) -> bool {
+        let Some(l) = self.listeners.all.get(&queue) else { return false };
+        let home = l.home.application;
+        if self.applications.contains_key(&home) || self.is_alive(home) || self.promised_holders(home) != 0 {
+            return true;
+        }
+        let homes = self
+            .acceptors(l)
+            .filter_map(|a| Some(Home { application: a.id, region: self.own_region(a.id)? }));
+        let other = homes.min_by_key(|home| home.application);
+        let (Some(home), Some(l)) = (other, self.listeners.all.get_mut(&queue)) else { return false };
+        l.home = home;
+        l.revoke();
+        true
+    }
+
+    /// True when a process lives and accepts that has shown the socket. All others that may accept are descendants of such a process; which
+    /// of them have the socket, the service does not know: some were forked before their parent had it, or after it had closed it.
+    fn has_holders(&self, l: &Listener) -> bool {
+        l.holders.iter().any(|holder| self.applications.contains_key(holder) && !l.left.contains(holder))
     }
 
     /// Listeners that no process accepts from.
@@ -99,24 +117,26 @@ impl Registry {
         its.min_by_key(|(id, listener)| (listener.since, *id)).map(|(id, _)| id)
     }
 
-    /// Ends the listeners without a process that accepts, if no process has their socket open; resets connections that have waited there
-    /// for too long. True: some of these listeners remain.
+    /// Ends the listeners without a process that certainly accepts, if no process has their socket open; resets connections that have
+    /// waited too long where none accepts. True: some of these listeners remain.
     pub fn settle_deserted(&mut self) -> bool {
-        let deserted: Vec<(u32, u64)> = self.deserted().map(|(id, l)| (id, l.cookie)).collect();
-        let cookies: Vec<u64> = deserted.iter().map(|(_, cookie)| *cookie).collect();
+        let doubtful = self.listeners.all.iter().filter(|(_, l)| !self.has_holders(l));
+        let doubtful: Vec<(u32, u64)> = doubtful.map(|(id, l)| (*id, l.cookie)).collect();
+        let cookies: Vec<u64> = doubtful.iter().map(|(_, cookie)| *cookie).collect();
         let forsaken = self.listeners.alive.forsaken(&cookies);
-        for (id, cookie) in &deserted {
+        for (id, cookie) in &doubtful {
             if forsaken.contains(cookie) {
                 self.end_listener(*id);
             } else {
                 self.reset_old(*id);
             }
         }
-        forsaken.len() < deserted.len()
+        forsaken.len() < doubtful.len()
     }
 
     fn reset_old(&mut self, id: u32) {
-        let Some(l) = self.listeners.all.get(&id).filter(|l| l.since + KEPT <= self.now) else { return };
+        let is_old = |l: &&Listener| l.since + KEPT <= self.now && !self.has_acceptors(l);
+        let Some(l) = self.listeners.all.get(&id).filter(is_old) else { return };
         let mut over = self.withdraw_unaccepted(l);
         if let Some(l) = self.listeners.all.get_mut(&id) {
             over.extend(l.waiting.drain(..));

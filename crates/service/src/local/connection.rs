@@ -138,12 +138,16 @@ impl Registry {
         }
     }
 
-    /// The flags of the connector's half. Hostile.
+    /// The flags of the connector's half. Hostile. The slot of a relay's end that is gone may have another connection: that end has closed.
     pub fn connector_flags(&self, origin: Origin) -> Option<u32> {
         let half = match origin {
             Origin::Pair(region, slot) => &self.pairs.get(&region)?.region.slot(slot)?.half[0],
             Origin::Relay(id) => {
-                let SlotKey { region, slot } = self.relays.get(&id)?.places[0];
+                let relay = self.relays.get(&id)?;
+                if relay.gone[0] {
+                    return Some(RELEASED);
+                }
+                let SlotKey { region, slot } = relay.places[0];
                 self.regions.get(&region)?.memory.halves(slot)?.1
             }
             Origin::Flow(..) => return None,
@@ -165,9 +169,7 @@ impl Registry {
                 let Some(pair) = self.pairs.get(&region) else { return };
                 let Some(lines) = pair.region.slot(slot) else { return };
                 raise(&lines.half[1], RESET | READ_CLOSED | RELEASED);
-                if let Some(family) = self.family_of(pair.parties[0]) {
-                    self.ring(&pair.region, Side::Zero, family, slot);
-                }
+                self.ring(&pair.region, Side::Zero, self.family_at(pair, Side::Zero), slot);
             }
             // The relay may have become part of another one.
             Origin::Relay(_) => {

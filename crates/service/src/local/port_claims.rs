@@ -119,6 +119,8 @@ impl Registry {
         if self.may_keep(listener) {
             self.note_port(listener.local.port());
             self.ports.keep(listener.local, listener.reuse_address, self.now);
+            // A sweep gives the port back.
+            self.sweep_later();
         }
     }
 
@@ -128,6 +130,7 @@ impl Registry {
         if self.may_keep(listener) && self.ports.has_acceptors(local, self.now) {
             let is_bound = self.ports.is_bound(local);
             self.listeners.stopped.insert(local, Stopped { queue, local, reuse_address, is_bound });
+            self.sweep_later();
         }
     }
 
@@ -142,6 +145,7 @@ impl Registry {
     pub fn closed_stopped(&mut self, queue: u32) -> Answer {
         let Some((stopped, true)) = self.stopped(queue) else { return Answer::plain(Reply::Done) };
         let is_kept = self.ports.keep(stopped.local, stopped.reuse_address, self.now);
+        self.sweep_later();
         Answer::plain(if is_kept { Reply::Done } else { Reply::PortNeeded })
     }
 

@@ -122,6 +122,7 @@ impl Registry {
         }
         self.reap(offender);
         self.announce_left();
+        self.reap_on_time();
     }
 
     /// Holder bits that processes of the family have taken for children before they forked, and that no live process has. Hostile.
@@ -300,9 +301,7 @@ impl Registry {
     /// Rings for the end of side `side` of a pair region at the other end.
     fn ring_other_side(&self, pair: &PairRegion, side: usize, slot: u32) {
         let other = if side == 0 { Side::One } else { Side::Zero };
-        if let Some(family) = self.family_of(pair.parties[other.index()]) {
-            self.ring_for_dead(&pair.region, other, family, slot);
-        }
+        self.ring_for_dead(&pair.region, other, self.family_at(pair, other), slot);
     }
 
     /// Wakes all that the process may have been about to wake when it was killed. A producer sets a bit, takes the mark of the sleeper and

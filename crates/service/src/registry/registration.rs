@@ -174,6 +174,14 @@ impl Registry {
 
     /// Answers the requests of a registered process.
     pub fn request(&mut self, id: u32, request: Request, shown: Option<&Shown>) -> Answer {
+        let answer = self.answer(id, request, shown);
+        if matches!(answer, Answer::Reply(Reply::Connecting { .. }, _)) {
+            self.sweep_later();
+        }
+        answer
+    }
+
+    fn answer(&mut self, id: u32, request: Request, shown: Option<&Shown>) -> Answer {
         match request {
             Request::Leave(left) => self.leave(id, left, shown),
             Request::Present { sock } => self.present(id, sock, shown),
@@ -307,9 +315,11 @@ impl Registry {
         Answer::plain(Reply::Done)
     }
 
-    /// True when a process has forked or is about to: the library takes a holder bit for the child before it forks.
+    /// True when a process, dead or alive, has relatives by fork, or is about to have one: the library takes a holder bit for the child before
+    /// it forks.
     pub fn has_forked(&self, id: u32) -> bool {
-        self.applications.contains_key(&id) && self.taken_holders(id).count_ones() > 1
+        let own = self.applications.get(&id).map_or(0, |a| 1 << a.holder);
+        self.taken_holders(id) & !own != 0
     }
 
     fn context(&mut self, id: u32, context: u32) -> Answer {
@@ -436,12 +446,16 @@ impl Registry {
     }
 
     fn tell_region(&mut self, id: u32, region: u32) -> Answer {
-        let side = self.side_in(region, id);
-        let (Some(side), Some(pair)) = (side, self.pairs.get(&region)) else {
-            return Answer::refused(Errno::NOENT, "that pair region is gone");
+        let Some(a) = self.applications.get(&id) else { return Answer::Silent };
+        let gone = || Answer::refused(Errno::NOENT, "that pair region is gone");
+        let Some(pair) = self.pairs.get(&region) else { return gone() };
+        // A process that has read an accept record is an acceptor only on the second side: one of the connector's family may have got the
+        // listening socket by its descriptor. Descendants of both parties may be on both sides.
+        let side = match pair.parties.map(|party| a.descends_from(party)) {
+            [_, true] => Side::One,
+            [true, false] => Side::Zero,
+            [false, false] => return gone(),
         };
-        // Asked by the acceptor, which has read an accept record; in a region of a process with itself both sides are its own.
-        let side = if side == 1 || pair.parties[0] == pair.parties[1] { Side::One } else { Side::Zero };
         let is_own = pair.parties[side.index()] == id;
         let info = RegionInfo::of(&pair.region.layout().params, side, is_own);
         let fds = if pair.sealed { Vec::new() } else { vec![pair.fd.clone()] };

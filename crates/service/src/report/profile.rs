@@ -11,7 +11,6 @@ use cycles::{Section, Spent, Ticks};
 use serde::Serialize;
 use shm::{ACCOUNTS, SECTIONS, ThreadAccount};
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
 
 /// Time of one module in one thread or process.
 #[derive(Debug, Serialize)]
@@ -151,7 +150,7 @@ impl Registry {
 
     /// Sets the counting mode, here and in every region.
     fn count(&mut self, wish: Wish) {
-        if self.counting.obey(wish, Instant::now()) {
+        if self.counting.obey(wish, self.now) {
             self.spread_switch();
         }
     }

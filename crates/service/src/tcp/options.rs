@@ -39,7 +39,7 @@ impl Registry {
         }
         let index = r.memory.index;
         let options = self.flow_options(told, choice);
-        self.tcp.slow.set_slot_options(self.tcp.now(), index, key.slot, &options);
+        self.tcp.slow.set_slot_options(self.tcp_now(), index, key.slot, &options);
         self.give_law(key, choice);
         Answer::Silent
     }

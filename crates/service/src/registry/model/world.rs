@@ -1,0 +1,215 @@
+//! A registry with what the control loop does around it: it hands inputs over, hears the core, and moves time on. The core has no thread.
+
+use crate::config::{Options, Sharing};
+use crate::cores::Common;
+use crate::cores::by_hand::ByHand;
+use crate::cores::load::Loads;
+use crate::cores::wakers::Bells;
+use crate::daemon::clock::Clock;
+use crate::daemon::helpers::Watched;
+use crate::daemon::net_port;
+use crate::local::shown::{Shown, look};
+use crate::registry::registration::{Credentials, new_eventfd};
+use crate::registry::{Answer, BellChange, Registry};
+use crate::report::profile_switch::Counting;
+use crate::scaling::machine::Machine;
+use crate::scaling::{Scaling, Way};
+use crate::sys;
+use crate::tcp::{self, Tcp};
+use control::{Line, Push, Reply, Request, ToApplication};
+use fastpath::Others;
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use shm::Region;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Most turns of the core until all is quiet.
+const TURNS: usize = 64;
+
+/// Descriptors that came with a reply.
+pub type Descriptors = Vec<Arc<OwnedFd>>;
+
+/// The registry and its surroundings.
+pub struct World {
+    /// The registry under test.
+    pub registry: Registry,
+    /// The core that relays.
+    pub core: ByHand,
+    /// Regions whose slow-path bells the loop watches.
+    pub watched: BTreeMap<u32, Arc<OwnedFd>>,
+    /// Descriptors that the core watches before any application comes.
+    pub watched_first: usize,
+    lines: BTreeMap<u32, Line>,
+    next_line: u32,
+}
+
+impl World {
+    /// A service without a port and without applications.
+    pub fn new(sharing: Sharing) -> Self {
+        let options = Options {
+            sharing: Some(sharing),
+            region_slots: Some(64),
+            region_mib: Some(1),
+            ..Options::default()
+        };
+        let config = options.resolve().unwrap();
+        let mut opened = net_port::open(&config).unwrap();
+        let watched = Watched::open().unwrap();
+        let common = Common {
+            core_bells: vec![new_eventfd().unwrap()].into(),
+            flows: tcp::flows(&config).unwrap(),
+            bells: Arc::new(Bells::default()),
+            told: new_eventfd().unwrap(),
+            clock: Clock::start(),
+            spin: base::Duration::ZERO,
+            loads: Arc::new(Loads::new(1)),
+            cycles: Arc::default(),
+        };
+        let others = Others::join(1, common.flows.config().flows as usize).remove(0);
+        let (handle, core, exceptions, commands) =
+            ByHand::prepare(common.clone(), others, opened.queues.remove(0)).unwrap();
+        let way = Way { steering: None, means: String::new() };
+        let scaling = Scaling::new(config.cores, way, common.loads.clone(), Machine::open());
+        let rings = vec![(exceptions, commands)];
+        let tcp =
+            Tcp::new(&config, common.flows.clone(), opened.mac, opened.mtu, rings, Instant::now()).unwrap();
+        let counting = Counting::new(common.cycles);
+        let registry = Registry::new(config, vec![handle], common.bells, tcp, scaling, counting, &watched);
+        Self {
+            watched_first: core.watched(),
+            registry,
+            core,
+            watched: BTreeMap::new(),
+            lines: BTreeMap::new(),
+            next_line: 1,
+        }
+    }
+
+    /// A process with that number, of that user, makes a control line and says hello.
+    pub fn hello(&mut self, pid: u32, user: u32, request: Request) -> Reply {
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let id = self.next_line;
+        self.next_line += 1;
+        self.lines.insert(id, Line::new(theirs));
+        let who = Credentials { pid: pid as i32, uid: user, gid: user, namespace: sys::own_namespace() };
+        let answer = self.registry.hello(id, Arc::new(Line::new(ours)), who, request);
+        self.settle();
+        reply_of(answer).0
+    }
+
+    /// A registered process asks.
+    pub fn ask(&mut self, id: u32, request: Request) -> (Reply, Descriptors) {
+        let answer = self.registry.request(id, request, None);
+        self.settle();
+        reply_of(answer)
+    }
+
+    /// A registered process asks and shows a socket.
+    pub fn ask_showing(&mut self, id: u32, request: Request, socket: &OwnedFd) -> (Reply, Descriptors) {
+        let shown = self.look(&request, socket);
+        let answer = self.registry.request(id, request, Some(&shown));
+        self.settle();
+        reply_of(answer)
+    }
+
+    /// A registered process says something that has no answer.
+    pub fn say(&mut self, id: u32, request: Request) {
+        let answer = self.registry.request(id, request, None);
+        assert!(!matches!(answer, Answer::Offence(_)), "an honest process was detached: {answer:?}");
+        self.settle();
+    }
+
+    /// What a helper thread finds out.
+    fn look(&self, request: &Request, socket: &OwnedFd) -> Shown {
+        let set = match request {
+            Request::Listen { .. } => &self.registry.listeners.alive,
+            _ => &self.registry.trusts.alive,
+        };
+        look(socket, Some(set)).unwrap()
+    }
+
+    /// The messages that a process was sent unasked.
+    pub fn pushes(&mut self, id: u32) -> Vec<Push> {
+        let line = &self.lines[&id];
+        let messages = std::iter::from_fn(|| line.receive::<ToApplication>(false).ok());
+        let push = |message| match message {
+            ToApplication::Push(push) => push,
+            ToApplication::Reply(..) => panic!("a reply beside a reply"),
+        };
+        messages.map(|got| push(got.message)).collect()
+    }
+
+    /// The control line of a process is closed: it has ended, or has begun another program.
+    pub fn hang_up(&mut self, id: u32) {
+        self.lines.remove(&id);
+        self.registry.depart(id, false);
+        self.settle();
+    }
+
+    /// Time goes on, from deadline to deadline.
+    pub fn advance(&mut self, time: Duration) {
+        let end = self.registry.now + time;
+        let mut at_once = 0;
+        while let Some(due) = self.registry.next_deadline().filter(|due| *due <= end) {
+            at_once = if due <= self.registry.now { at_once + 1 } else { 0 };
+            assert!(at_once < TURNS, "a deadline does not pass");
+            self.registry.now = due.max(self.registry.now);
+            self.registry.handle_timers();
+            self.registry.pump();
+            self.settle();
+        }
+        self.registry.now = end;
+    }
+
+    /// The core and the registry hear each other until nothing is left to say.
+    pub fn settle(&mut self) {
+        for _ in 0..TURNS {
+            let is_busy = self.core.turn(self.registry.tcp_now());
+            self.registry.hear_cores();
+            let has_more = self.registry.hear_exceptions();
+            self.registry.pump_tcp();
+            self.seal();
+            self.follow_bells();
+            self.registry.unheard.clear();
+            assert!(self.registry.doomed.is_empty(), "detached: {:?}", self.registry.doomed);
+            if !(is_busy || has_more) {
+                return;
+            }
+        }
+        panic!("core and registry never come to rest");
+    }
+
+    /// What a helper thread seals.
+    fn seal(&mut self) {
+        for (_, region, memfd) in std::mem::take(&mut self.registry.to_seal) {
+            Region::seal(rustix::fd::AsFd::as_fd(&memfd)).unwrap();
+            self.registry.pairs.get_mut(&region).into_iter().for_each(|pair| pair.sealed = true);
+        }
+    }
+
+    fn follow_bells(&mut self) {
+        for change in std::mem::take(&mut self.registry.bells_changed) {
+            match change {
+                BellChange::New(region, bell) => {
+                    assert!(self.watched.insert(region, bell).is_none(), "a bell twice");
+                }
+                BellChange::Gone(bell) => {
+                    let before = self.watched.len();
+                    self.watched.retain(|_, known| !Arc::ptr_eq(known, &bell));
+                    assert_eq!(self.watched.len() + 1, before, "a bell that was not watched");
+                }
+            }
+        }
+    }
+}
+
+/// The reply to an honest process.
+fn reply_of(answer: Answer) -> (Reply, Descriptors) {
+    match answer {
+        Answer::Reply(reply, descriptors) => (reply, descriptors),
+        other => panic!("an honest process gets no reply: {other:?}"),
+    }
+}

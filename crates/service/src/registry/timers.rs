@@ -1,0 +1,95 @@
+//! What the registry does by itself, and when: sweeps of closed connections, looks for descriptors that no process has, and the deadlines of
+//! its parts. The control loop waits until the next deadline and says what time it is then; no clock is read here.
+
+use crate::registry::{Registry, Sweep};
+use std::time::{Duration, Instant};
+
+/// First and longest pause between sweeps of closed pair slots; doubles while a sweep finds nothing.
+const SWEEP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
+/// First pause after a process has died: its peers are about to read the end and close their sides.
+const SOON: Duration = Duration::from_millis(50);
+/// A process that has said that it no longer listens mostly closes the descriptor within this time.
+const CLOSING: Duration = Duration::from_millis(1);
+
+impl Registry {
+    /// When there is something to do, if nothing else happens; `None`: never.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        if !self.unheard.is_empty() || self.trusts.changed {
+            return Some(self.now);
+        }
+        let soon = self.trusts.soon.then(|| self.now + CLOSING);
+        let sweep = self.timers.sweep.map(|sweep| sweep.at);
+        let scaling = self.scaling.due().map(|at| self.tcp.system_time(at));
+        let parts = [self.counting.due(), self.listeners.deferred.due(), self.held.due(), self.agents_due()];
+        [soon, sweep, self.timers.reap, self.tcp.due(), scaling].into_iter().chain(parts).flatten().min()
+    }
+
+    /// Does all that is due. Processes that are to be detached are on `doomed` then; the caller detaches them, and calls [`Self::pump`].
+    pub fn handle_timers(&mut self) {
+        let now = self.now;
+        if std::mem::take(&mut self.trusts.changed) {
+            self.timers.reap = Some(now);
+        }
+        if std::mem::take(&mut self.trusts.soon) {
+            let soon = now + CLOSING;
+            self.timers.reap = Some(self.timers.reap.map_or(soon, |at| at.min(soon)));
+        }
+        if self.timers.reap.is_some_and(|at| at <= now) {
+            self.reap_on_time();
+        }
+        if self.timers.sweep.is_some_and(|sweep| sweep.at <= now) {
+            self.sweep_on_time();
+        }
+        self.look_at_held();
+        self.announce_due();
+        if self.counting.handle_timer(now) {
+            self.spread_switch();
+        }
+        let now = self.tcp_now();
+        self.tcp.handle_timers(now);
+        self.scaling.handle_timers(now, &mut self.tcp.slow);
+        self.pump_tcp();
+    }
+
+    /// Carries out what flows and agents have decided since.
+    pub fn pump(&mut self) {
+        self.pump_agents();
+        self.pump_tcp();
+    }
+
+    /// Ends what no live process holds, and notes when to look again.
+    pub fn reap_on_time(&mut self) {
+        self.timers.reap = self.reap(false);
+        // A pair region with a dead side: its memory goes as soon as the live side has closed.
+        if self.has_survivors() {
+            self.sweep_in(SOON);
+        }
+    }
+
+    fn sweep_on_time(&mut self) {
+        let Some(Sweep { pause, .. }) = self.timers.sweep else { return };
+        let (freed, open) = self.sweep();
+        self.release_ports();
+        self.rouse_all();
+        let pause = match freed {
+            0 => (pause * 2).min(SWEEP.1),
+            _ if self.has_survivors() => pause.min(SWEEP.0),
+            _ => SWEEP.0,
+        };
+        let at = self.now + pause;
+        self.timers.sweep = (open || self.keeps_ports()).then_some(Sweep { at, pause });
+    }
+
+    /// A connection was made: its slot is to be swept when it is closed.
+    pub fn sweep_later(&mut self) {
+        self.sweep_in(SWEEP.0);
+    }
+
+    /// Schedules a sweep within `pause`. An earlier one stays: a stream of new connections must not postpone it.
+    fn sweep_in(&mut self, pause: Duration) {
+        let at = self.now + pause;
+        if self.timers.sweep.is_none_or(|sweep| at < sweep.at) {
+            self.timers.sweep = Some(Sweep { at, pause });
+        }
+    }
+}
