@@ -1,29 +1,25 @@
 //! Nimbus (Goyal and others, SIGCOMM 2022; CCP paper, section 6.1): pulses of the rate show whether others at the bottleneck react to them.
 //! If they do, the flow competes as Reno does; if they do not, it keeps the queue short.
-//!
-//! Over the model of a path in this crate's tests the detector is right about inelastic others, and misses most elastic ones when they hold most
-//! of the link: at a fifth of the link this flow's own rate is too coarse a measure. The paper's bar, nine of ten, is met on one side only.
 
 use std::collections::VecDeque;
-use std::f64::consts::PI;
 use std::sync::Arc;
 
 use ccp_agent::{Algorithm, Datapath, Duration, Failure, Flow, FlowInfo, Instant, Outcome, Report};
 use rustfft::{Fft, FftPlanner};
 
-use crate::elasticity::{SAMPLES, elasticity};
+use crate::elasticity::{INTERVAL_US, SAMPLES, Series, pulse};
 use crate::named;
 
-/// Reports come this often, microseconds; each is one sample of the transform.
-const INTERVAL_US: u64 = 10_000;
-/// The number of pulses in a second.
-const PULSES: f64 = 5.0;
 /// Samples of one pulse, over which means do not see it.
 const PULSE_SAMPLES: usize = 20;
 /// The first quarter of a pulse adds at most this part of the link; the rest takes a third of it away.
 const AMPLITUDE: f64 = 0.25;
 /// Others are elastic if the pulses' bin is so many times as high as any up to twice its frequency.
 const ELASTIC: f64 = 2.0;
+/// ... and swing by so much of the flow's own pulses. Others that do not react seem to swing by a third: the more regular they are, the clearer.
+const ANSWER: f64 = 0.55;
+/// Judgements in a row, ten a second, after which others that were elastic no longer are: a flow that cuts its window hides its answer to the pulses.
+const CALM: u32 = 20;
 /// Rates are taken over so many reports: shorter than a quarter of a pulse.
 const RATE_REPORTS: usize = 4;
 /// Steps of the delay rule, and the queueing delay that it keeps, microseconds.
@@ -53,10 +49,12 @@ struct NimbusFlow {
     transform: Arc<dyn Fft<f64>>,
     /// The last reports, the newest last.
     marks: VecDeque<Mark>,
-    /// Rates of sending, and of other traffic as they show it, the newest last.
-    sent: VecDeque<f64>,
-    others: VecDeque<f64>,
+    /// Rates of sending, and of other traffic as they show it.
+    sent: Series,
+    others: Series,
     is_competing: bool,
+    /// Judgements in a row by which others are inelastic.
+    calm: u32,
     /// The rate without pulses.
     rate: f64,
     /// The window of the competing mode, and when a loss counts again.
@@ -64,6 +62,8 @@ struct NimbusFlow {
     recover_at: Instant,
     rtt_min: f64,
     reports: usize,
+    /// Until then acknowledgements stand still at a gap, or jump over it: they say nothing of rates.
+    blind_until: Instant,
 }
 
 impl Algorithm for Nimbus {
@@ -84,21 +84,18 @@ impl Algorithm for Nimbus {
             link: self.link.unwrap_or(0) as f64,
             transform: FftPlanner::new().plan_fft_forward(SAMPLES),
             marks: VecDeque::new(),
-            sent: VecDeque::new(),
-            others: VecDeque::new(),
+            sent: Series::default(),
+            others: Series::default(),
             is_competing: true,
+            calm: 0,
             rate: 10.0 * info.cwnd as f64,
             cwnd: info.cwnd as f64,
             recover_at,
             rtt_min: f64::INFINITY,
             reports: 0,
+            blind_until: recover_at,
         }))
     }
-}
-
-fn mean_of_pulse(samples: &VecDeque<f64>) -> f64 {
-    let count = samples.len().clamp(1, PULSE_SAMPLES);
-    samples.iter().rev().take(count).sum::<f64>() / count as f64
 }
 
 impl NimbusFlow {
@@ -118,18 +115,13 @@ impl NimbusFlow {
     }
 
     /// What others send, from the rates at which the same bytes were sent and arrived: they share the link in proportion.
-    fn note(&mut self, sent: f64, arrived: f64) {
-        let others = (self.link * sent / arrived - sent).clamp(0.0, self.link);
-        for (samples, sample) in [(&mut self.sent, sent), (&mut self.others, others)] {
-            samples.push_back(sample);
-            if samples.len() > SAMPLES {
-                samples.pop_front();
-            }
-        }
+    fn note(&mut self, now: f64, sent: f64, arrived: f64) {
+        self.sent.note(now, sent);
+        self.others.note(now, (self.link * sent / arrived - sent).clamp(0.0, self.link));
     }
 
     fn keep_delay(&mut self, rtt: f64) {
-        let (sent, others) = (mean_of_pulse(&self.sent), mean_of_pulse(&self.others));
+        let (sent, others) = (self.sent.mean(PULSE_SAMPLES), self.others.mean(PULSE_SAMPLES));
         let spare = ALPHA * (self.link - sent - others);
         let delay = BETA * self.link * (self.rtt_min + QUEUE_US - rtt) / rtt;
         self.rate = sent + spare + delay;
@@ -147,20 +139,16 @@ impl NimbusFlow {
         self.rate = self.cwnd * 1e6 / rtt;
     }
 
-    /// The asymmetric pulse: half a wave up in a quarter of its time, and a flatter one down in the rest.
-    fn pulse(&self, now: Instant) -> f64 {
-        let phase = (now.as_us() as f64 / 1e6 * PULSES).fract();
-        let wave =
-            if phase < 0.25 { (PI * phase / 0.25).sin() } else { -(PI * (phase - 0.25) / 0.75).sin() / 3.0 };
-        self.link * AMPLITUDE * wave
-    }
-
     fn choose_mode(&mut self) {
-        let eta = elasticity(self.transform.as_ref(), &self.others);
-        let is_elastic = eta >= ELASTIC;
+        let swing = |series: &Series| series.swing(self.transform.as_ref());
+        let (Some(others), Some(own)) = (swing(&self.others), swing(&self.sent)) else { return };
+        let (eta, answer) = (others.elasticity(), others.pulses / own.pulses);
+        self.calm = if eta >= ELASTIC && answer >= ANSWER { 0 } else { self.calm + 1 };
+        let is_elastic = self.calm == 0 || self.is_competing && self.calm < CALM;
         if is_elastic != self.is_competing {
             let mode = if is_elastic { "others are elastic" } else { "others are inelastic" };
-            self.datapath.note(mode, &[("eta_100", (eta * 100.0) as u64)]);
+            self.datapath
+                .note(mode, &[("eta_100", (eta * 100.0) as u64), ("answer_100", (answer * 100.0) as u64)]);
             self.is_competing = is_elastic;
         }
     }
@@ -168,23 +156,33 @@ impl NimbusFlow {
 
 impl Flow for NimbusFlow {
     fn on_report(&mut self, report: &Report) -> Outcome {
-        let (now, rtt, acked) =
-            (self.datapath.now(), report.get("rtt")?.max(1) as f64, report.get("acked")? as f64);
+        let (now, told) = (self.datapath.now(), report.get("now")? as f64);
+        let (rtt, acked, lost) =
+            (report.get("rtt")?.max(1) as f64, report.get("acked")? as f64, report.get("lost")?);
         self.rtt_min = self.rtt_min.min(rtt);
-        let Some((arrived, sent)) = self.rates(report.get("now")? as f64, rtt, acked) else { return Ok(()) };
-        self.link = self.link.max(arrived);
-        self.note(sent, arrived);
+        if lost > 0 {
+            self.blind_until = now.plus(Duration::from_us(2 * rtt as u64));
+        }
+        if now < self.blind_until {
+            self.marks.clear();
+        }
+        if let Some((arrived, sent)) = self.rates(told, rtt, acked) {
+            self.link = self.link.max(arrived);
+            self.note(told, sent, arrived);
+        } else if self.link == 0.0 {
+            return Ok(());
+        }
         self.reports += 1;
         if self.reports.is_multiple_of(10) {
             self.choose_mode();
         }
         if self.is_competing {
-            self.compete(now, acked, report.get("lost")?, rtt);
+            self.compete(now, acked, lost, rtt);
         } else {
             self.keep_delay(rtt);
         }
         self.rate = self.rate.clamp(0.2 * self.link, 1.5 * self.link);
-        let rate = (self.rate + self.pulse(now)).max(0.1 * self.link);
+        let rate = (self.rate + self.link * AMPLITUDE * pulse(now.as_us())).max(0.1 * self.link);
         // The rate decides; the window only bounds what is on the way.
         let cwnd = (2.0 * self.rate * rtt / 1e6).max(10.0 * self.mss);
         self.datapath.update(&[("Rate", rate as u64), ("Cwnd", cwnd as u64)])?;

@@ -128,7 +128,7 @@ impl State {
             news.is_reneged = first.is_some_and(|run| run.kind == Kind::Held && run.left == ack);
         }
         if f.rx.has(state::SACK) {
-            self.take_blocks(f, &p.options.sack, una.later_of(ack), highest, echo, &mut news);
+            self.take_blocks(f, &p.options.sack, una.later_of(ack), highest, &mut news);
         }
         if news.reordered > 0 {
             let places = news.reordered.div_ceil(u32::from(f.tx.mss)).min(REORDERING_MAX) as u16;
@@ -146,7 +146,6 @@ impl State {
         blocks: &SackBlocks,
         una: SeqNumber,
         highest: SeqNumber,
-        echo: Option<u32>,
         news: &mut News,
     ) {
         let blocks = blocks.as_slice();
@@ -164,7 +163,10 @@ impl State {
                 news.duplicate = Some(range);
             } else if una.is_before(range.left) && range.right.is_at_or_before(f.tx.snd_max) {
                 let before = news.bytes;
-                self.deliver(f, range, highest, echo, news);
+                // The peer echoes the timestamp of the segment before the gap, whatever came behind it: it keeps a new one only "if ...
+                // SEG.SEQ <= Last.ACK.sent" (RFC 7323 section 4.3). So the echo does not tell which sending has arrived there. Of a probe
+                // behind two lost segments it would always say "not the probe", and the timeout would have to repair them.
+                self.deliver(f, range, highest, None, news);
                 news.reported += news.bytes - before;
                 if news.bytes != before {
                     news.is_held_more |= self.records.set(f.cold, range, Some(Kind::Held), 0);
@@ -173,7 +175,7 @@ impl State {
         }
     }
 
-    /// Notes that `range` was delivered.
+    /// Notes that `range` was delivered. `echo`: the timestamp of the segment at its left edge, if the acknowledgement tells it.
     fn deliver(
         &self,
         f: &FlowMut<'_>,

@@ -55,6 +55,21 @@ fn a_lost_tail_is_repaired_without_a_timeout() {
     assert_eq!((s.host.timeouts, s.host.core.counters().recoveries), (0, 1));
 }
 
+/// The peer echoes the timestamp of what came before the gap (RFC 7323 section 4.3: "SEG.SEQ <= Last.ACK.sent"), which is older than the probe. Its
+/// report shows all the same that the probe has arrived.
+#[test]
+fn a_lost_tail_is_repaired_without_a_timeout_though_an_older_timestamp_is_echoed() {
+    let mut s = Scene::in_flight(5);
+    let sent = s.cold().timestamp(s.now);
+    s.peer.ts = Some((2, sent));
+    assert_eq!(segments(&s.after(Duration::from_us(2_300))), [5]);
+    assert!(sent < s.cold().timestamp(s.now), "milliseconds between the two sendings");
+    s.now = s.now.plus(Duration::from_us(100));
+    s.reports(1, &[(5, 6)]);
+    assert_eq!(segments(&s.poll()), [1]);
+    assert_eq!((s.host.timeouts, s.host.core.counters().recoveries), (0, 1));
+}
+
 /// "The connection MUST use selective acknowledgment (SACK) options" (RFC 8985 section 4): without them what a probe finds could not be
 /// told, and the timeout repairs.
 #[test]

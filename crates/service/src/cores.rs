@@ -144,7 +144,7 @@ impl Core {
         )
         .with_others(others);
         let (meter, load) = (CoreMeter::default(), LoadMeter::new(index));
-        let mut worker = Worker {
+        let worker = Worker {
             core,
             port,
             common,

@@ -6,7 +6,6 @@ use base::Instant;
 use fastpath::Others;
 use flow::{CommandSender, ExceptionReceiver};
 use port::Port;
-use rustix::event::Timespec;
 use rustix::fd::AsRawFd;
 
 /// What the thread of a core would run.
@@ -26,7 +25,7 @@ impl ByHand {
     /// One turn of the core. True: there was something to do.
     pub fn turn(&mut self, now: Instant) -> bool {
         let worker = &mut self.0;
-        worker.wait(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        worker.hear_bells();
         let is_busy = worker.round(now).is_busy();
         let obeyed = worker.obey(now).unwrap_or(false);
         is_busy | obeyed | worker.relay()

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
 /// Bytes of a message's number in front of it.
-const HEADER: usize = 8;
+pub const HEADER: usize = 8;
 /// Most bytes moved by one call.
 const PIECE: usize = 65_536;
 /// The contents of messages.
