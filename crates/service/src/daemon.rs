@@ -20,8 +20,9 @@ use crate::daemon::control_lines::{ACCEPTS, Peer};
 use crate::daemon::control_socket::Listening;
 use crate::daemon::helpers::{Asker, Helpers, Job, Message, SERVICE, Watched};
 use crate::daemon::log_limit::log_for;
+use crate::registry::output::{Output, Pushed};
 use crate::registry::registration::{Credentials, new_eventfd};
-use crate::registry::{Answer, BellChange, Registry};
+use crate::registry::{Answer, Registry};
 use crate::report::Viewer;
 use crate::report::profile_switch::{Counting, Part};
 use crate::scaling::machine::Machine;
@@ -229,7 +230,7 @@ impl Service {
                     _ if token == AGENTS => self.registry.hear_agents(),
                     _ => self.signal(),
                 }
-                self.detach_doomed();
+                self.carry_out();
             }
             self.serve_lines(readable.drain(..));
             // After the lines: one whose hello has come is not closed to make room.
@@ -281,13 +282,12 @@ impl Service {
             tracing::info!("no application is left; this private service leaves");
             self.over = true;
         }
-        self.detach_doomed();
-        self.follow_bells();
-        // Detaching processes may have closed flows.
+        self.carry_out();
+        // Detaching processes may have closed flows. What the flows' events ask for is carried out in the next turn, which does not wait.
         self.registry.pump();
     }
 
-    pub(crate) fn message(&mut self, id: u32, line: &Arc<Line>, message: Message) {
+    pub(crate) fn message(&mut self, id: u32, message: Message) {
         let Message { said: ToService { number, request }, shown, is_short } = message;
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let who = peer.who;
@@ -302,14 +302,15 @@ impl Service {
                 self.registry.request(id, request, shown.as_ref())
             }
             request => {
-                let answer = self.registry.hello(id, line.clone(), who, request);
+                let answer = self.registry.hello(id, who, request);
                 if self.registry.applications.contains_key(&id) {
                     self.leave = None;
                 }
                 answer
             }
         };
-        self.follow_bells();
+        // Before the answer: an application that reads it has been sent what came before.
+        self.carry_out();
         self.answer(Asker { id, number }, answer);
     }
 
@@ -398,29 +399,43 @@ impl Service {
     fn depart(&mut self, id: u32, offender: bool) {
         self.registry.now = Instant::now();
         self.registry.depart(id, offender);
-        self.follow_bells();
     }
 
-    pub(crate) fn detach_doomed(&mut self) {
-        while let Some((id, reason)) = self.registry.doomed.pop() {
-            self.detach(id, &reason);
-        }
-    }
-
-    /// Starts and stops watching the bells of regions that were added or removed.
-    fn follow_bells(&mut self) {
-        for change in std::mem::take(&mut self.registry.bells_changed) {
-            match change {
-                BellChange::New(region, fd) => {
-                    // Edge-triggered and never read: the application shares the descriptor and could make a read block.
+    /// Does what the registry wants done.
+    pub(crate) fn carry_out(&mut self) {
+        while let Some(output) = self.registry.outputs.pop_front() {
+            match output {
+                Output::Push(pushed) => self.push(pushed),
+                // Edge-triggered and never read: the application shares the descriptor and could make a read block.
+                Output::Watch(region, bell) => {
                     let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-                    if let Err(e) = self.watch(fd.as_fd(), BELLS | u64::from(region), flags) {
+                    if let Err(e) = self.watch(bell.as_fd(), BELLS | u64::from(region), flags) {
                         tracing::error!("{e}");
                     }
                 }
                 // The application has the descriptor too, so that closing the service's own would not end the watch.
-                BellChange::Gone(fd) => drop(epoll::delete(&self.epoll, fd.as_fd())),
+                Output::Unwatch(bell) => drop(epoll::delete(&self.epoll, bell.as_fd())),
+                Output::Seal { application, region, memfd } => {
+                    let uid = self.peers.get(&application).map_or(0, |peer| peer.who.uid);
+                    // A region that is not sealed works all the same.
+                    let _ = self.helpers.ask(uid, Job::Seal(region, memfd), self.registry.now);
+                }
+                Output::Detach(id, reason) => self.detach(id, &reason),
             }
+        }
+    }
+
+    /// Sends a message without a request. An application that does not read its control line is detached.
+    fn push(&mut self, Pushed { application, context, push, fd }: Pushed) {
+        let Some(line) = self.peers.get(&application).map(|peer| peer.line.clone()) else { return };
+        let fd = fd.as_ref().map(|fd| fd.as_fd());
+        let sent = line.send(&ToApplication::Push(push), fd.as_slice(), false);
+        self.registry.tell_pushed(application, context);
+        match sent {
+            // The hang-up of a closed line is handled elsewhere.
+            Ok(()) | Err(LineError::Closed) => {}
+            Err(LineError::WouldBlock) => self.detach(application, "it does not read its control socket"),
+            Err(e) => self.detach(application, &e.to_string()),
         }
     }
 

@@ -1,11 +1,12 @@
 //! All state of the control thread: applications, families, regions, listeners; and how applications are told of news.
 //!
-//! Values from shared memory are loaded once and checked. An application that broke the rules is put on `doomed`, and the control loop
-//! detaches it before it serves another one.
+//! Values from shared memory are loaded once and checked. What is to be sent, watched or detached goes to `outputs`; the control loop does it
+//! before it serves another application ([`output::Output`]).
 
 pub(crate) mod application;
 #[cfg(test)]
 mod model;
+pub(crate) mod output;
 pub(crate) mod reaper;
 pub(crate) mod registration;
 mod timers;
@@ -30,17 +31,18 @@ use crate::policy::Policy;
 use crate::policy::buckets::Buckets;
 use crate::policy::rates::Rates;
 use crate::registry::application::{Application, Family};
+use crate::registry::output::{Output, Pushed};
 use crate::report::profile_switch::Counting;
 use crate::report::statistics::{Process, Statistics};
 use crate::scaling::Scaling;
 use crate::sys;
 use crate::tcp::Tcp;
-use control::{CONTROL_SLOT, KernelReason, LineError, Push, Reply, ToApplication};
+use control::{CONTROL_SLOT, KernelReason, Push, Reply};
 use queue::stream::watcher;
 use queue::{Doorbell, Wake};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use shm::{Region, Side, TRUST_CONTEXT};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -119,8 +121,6 @@ pub struct Registry {
     pub judge: Option<Judge>,
     /// Network namespace of the service (`SO_NETNS_COOKIE`).
     pub namespace: u64,
-    /// Pair regions for a helper to seal: the application that has asked, the region, its memfd.
-    pub to_seal: Vec<(u32, u32, Arc<OwnedFd>)>,
     /// Eventfds of the applications' contexts, shared with all threads.
     pub bells: Arc<Bells>,
     /// Description of the port.
@@ -135,26 +135,15 @@ pub struct Registry {
     pub statistics: Statistics,
     /// The counting of cycles.
     pub counting: Counting,
-    /// Applications to detach, with reasons.
-    pub doomed: Vec<(u32, String)>,
+    /// What the control loop is to do, in this order.
+    pub outputs: VecDeque<Output>,
     /// Application regions: the control loop must look at their slow-path doorbells once more, though nothing is written to their eventfds:
     /// those that rang again while they were looked at, and those of killed processes. The applications hold these eventfds, too, and could
     /// make a write of the service's wait.
     pub unheard: Vec<u32>,
-    /// Slow-path bells that the control loop must start or stop watching.
-    pub bells_changed: Vec<BellChange>,
     timers: Timers,
     next_region: u32,
     next_relay: u32,
-}
-
-/// An application region's slow-path bell was added or removed.
-#[derive(Debug)]
-pub enum BellChange {
-    /// Watch the slow-path bell of this region.
-    New(u32, Arc<OwnedFd>),
-    /// Stop watching this slow-path bell.
-    Gone(Arc<OwnedFd>),
 }
 
 /// The next sweep of pair slots.
@@ -196,7 +185,6 @@ impl Registry {
             ports: PortSpace::default(),
             judge: Judge::open().ok(),
             namespace: sys::own_namespace(),
-            to_seal: Vec::new(),
             port: String::new(),
             choices: config.choices.clone(),
             agents: None,
@@ -215,9 +203,8 @@ impl Registry {
             held: Holds::default(),
             statistics: Statistics::default(),
             counting,
-            doomed: Vec::new(),
+            outputs: VecDeque::new(),
             unheard: Vec::new(),
-            bells_changed: Vec::new(),
             timers: Timers::default(),
             next_region: 1,
             next_relay: 1,
@@ -237,11 +224,6 @@ impl Registry {
         let id = self.next_relay;
         self.next_relay = self.next_relay.checked_add(1).unwrap_or(1);
         id
-    }
-
-    /// Puts an application on the list of those to detach.
-    pub fn doom(&mut self, application: u32, reason: impl Into<String>) {
-        self.doomed.push((application, reason.into()));
     }
 
     /// Counts `n` accelerated sockets of a process, and adds them to `of`. If the process has ended, a descendant by fork gets the count.
@@ -331,29 +313,35 @@ impl Registry {
         }
     }
 
-    /// Sends an application a message without a request, and wakes `context` (`None`: all contexts of the process) to read it.
-    pub fn push(&mut self, application: u32, context: Option<u32>, push: Push, fds: &[BorrowedFd<'_>]) {
-        let Some(a) = self.applications.get(&application) else { return };
-        let sent = a.line.send(&ToApplication::Push(push), fds, false);
-        let (family, region) = (a.family(), self.control_region(a));
-        if let Some(region) = region {
-            let of_it = self.families.get(&family).into_iter().flat_map(|f| &f.contexts);
-            let contexts: Vec<u32> =
-                of_it.filter(|(_, c)| c.application == application).map(|(n, _)| *n).collect();
-            for n in contexts.into_iter().filter(|n| context.is_none_or(|c| c == *n)) {
-                self.ring_context(region.region(), Side::One, family, n, CONTROL_SLOT);
-            }
-        }
-        self.after_send(application, sent);
+    /// Has an application detached.
+    pub fn doom(&mut self, application: u32, reason: impl Into<String>) {
+        self.outputs.push_back(Output::Detach(application, reason.into()));
     }
 
-    /// Detaches an application that does not read its control line.
-    pub fn after_send(&mut self, application: u32, sent: Result<(), LineError>) {
-        match sent {
-            // The hang-up of a closed line is handled elsewhere.
-            Ok(()) | Err(LineError::Closed) => {}
-            Err(LineError::WouldBlock) => self.doom(application, "it does not read its control socket"),
-            Err(e) => self.doom(application, e.to_string()),
+    /// Has a message sent to all contexts of an application.
+    pub fn push(&mut self, application: u32, push: Push) {
+        self.outputs.push_back(Output::Push(Pushed { application, context: None, push, fd: None }));
+    }
+
+    /// Has the eventfd behind `fd`, by which others wake `context` for a region or a queue, sent to the application that sleeps there.
+    pub fn push_waker(&mut self, application: u32, region: u32, context: u32, fd: Arc<OwnedFd>) {
+        let push = Push::Waker { region, context };
+        self.outputs.push_back(Output::Push(Pushed {
+            application,
+            context: Some(context),
+            push,
+            fd: Some(fd),
+        }));
+    }
+
+    /// A message to that application was sent: wakes `context` (`None`: all contexts of the process) to read it.
+    pub fn tell_pushed(&self, application: u32, context: Option<u32>) {
+        let Some(a) = self.applications.get(&application) else { return };
+        let (family, Some(region)) = (a.family(), self.control_region(a)) else { return };
+        let of_it = self.families.get(&family).into_iter().flat_map(|f| &f.contexts);
+        let contexts = of_it.filter(|(_, c)| c.application == application).map(|(n, _)| *n);
+        for n in contexts.filter(|n| context.is_none_or(|c| c == *n)) {
+            self.ring_context(region.region(), Side::One, family, n, CONTROL_SLOT);
         }
     }
 

@@ -145,7 +145,7 @@ impl Service {
         for id in fair(with_users) {
             self.registry.counting.enter(Part::Requests);
             self.line_event(id);
-            self.detach_doomed();
+            self.carry_out();
         }
     }
 
@@ -161,7 +161,7 @@ impl Service {
         };
         match received {
             Ok(Received { message, .. }) => {
-                self.message(id, &line, Message { said: message, shown: None, is_short: false });
+                self.message(id, Message { said: message, shown: None, is_short: false });
             }
             Err(LineError::WouldBlock) => {}
             Err(LineError::Closed) => self.hang_up(id),
@@ -181,10 +181,6 @@ impl Service {
 
     /// Handles the results of the helpers' jobs.
     pub(crate) fn hear_helpers(&mut self, now: Instant) {
-        for (id, region, memfd) in std::mem::take(&mut self.registry.to_seal) {
-            let uid = self.peers.get(&id).map_or(0, |peer| peer.who.uid);
-            let _ = self.helpers.ask(uid, Job::Seal(region, memfd), now);
-        }
         for done in self.helpers.finished(now) {
             match done {
                 Done::Received(id, result) => self.looked_into(id, result),
@@ -201,7 +197,7 @@ impl Service {
                 }
                 Done::Stuck(id) => self.detach(id, STICKS),
             }
-            self.detach_doomed();
+            self.carry_out();
         }
     }
 
@@ -222,7 +218,7 @@ impl Service {
                 };
                 self.detach(id, what);
             }
-            Ok(message) => self.message(id, &line, message),
+            Ok(message) => self.message(id, message),
             Err(LineError::Closed) => self.hang_up(id),
             Err(e) => self.detach(id, &e.to_string()),
         }

@@ -242,7 +242,7 @@ impl Registry {
         let told = self.applications.values_mut().filter_map(|a| a.queues.remove(&id).then_some(a.id));
         let told: Vec<u32> = told.collect();
         for application in told {
-            self.push(application, None, Push::Revoked { region: id }, &[]);
+            self.push(application, Push::Revoked { region: id });
         }
     }
 

@@ -22,7 +22,7 @@ impl Registry {
         let owner = r.owner;
         let users = self.applications.values().filter(|a| a.descends_from(owner)).map(|a| a.id);
         for user in users.collect::<Vec<_>>() {
-            self.push(user, None, Push::Grow { region, bytes }, &[]);
+            self.push(user, Push::Grow { region, bytes });
         }
     }
 
@@ -32,7 +32,7 @@ impl Registry {
         let wanted = |r: &AppRegion| r.growing.filter(|_| r.owner != id && a.descends_from(r.owner));
         let all = self.regions.iter().filter_map(|(region, r)| Some((*region, wanted(r)?)));
         for (region, bytes) in all.collect::<Vec<_>>() {
-            self.push(id, None, Push::Grow { region, bytes }, &[]);
+            self.push(id, Push::Grow { region, bytes });
         }
     }
 }

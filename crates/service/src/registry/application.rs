@@ -1,7 +1,7 @@
 //! The service's data about one registered process, and about its family: all processes that it and its children have forked.
 
 use crate::report::statistics::Process;
-use control::{KernelReason, Line};
+use control::KernelReason;
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -31,8 +31,6 @@ pub struct Application {
     pub namespace: u64,
     /// Ids of its ancestors, the root of the family first.
     pub ancestors: Vec<u32>,
-    /// Its control line: the accepted UNIX socket.
-    pub line: Arc<Line>,
     /// Id of its own application region, once `OpenRegion` was asked.
     pub region: Option<u32>,
     /// It lacks address space for regions of the usual size: all its connections go through its own, smaller region.

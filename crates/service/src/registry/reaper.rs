@@ -8,7 +8,8 @@ use crate::local::port_need::note_order;
 use crate::memory::region::{AppRegion, PairRegion, Stage, Use};
 use crate::memory::slot_key::SlotKey;
 use crate::registry::application::Application;
-use crate::registry::{Answer, BellChange, Registry};
+use crate::registry::output::Output;
+use crate::registry::{Answer, Registry};
 use control::Push;
 use queue::Doorbell;
 use queue::stream::close_for;
@@ -405,7 +406,7 @@ impl Registry {
             if let Some(a) = self.applications.get_mut(&application) {
                 a.pairs.remove(&id);
             }
-            self.push(application, None, Push::Revoked { region: id }, &[]);
+            self.push(application, Push::Revoked { region: id });
         }
     }
 
@@ -449,7 +450,7 @@ impl Registry {
         let flows: Vec<u32> = uses.filter(|(_, u)| matches!(u, Use::Flow(_))).map(|(slot, _)| slot).collect();
         flows.into_iter().for_each(|slot| self.close_flow(id, slot, offender));
         if let Some(region) = self.regions.remove(&id) {
-            self.bells_changed.push(BellChange::Gone(region.bells[0].clone()));
+            self.outputs.push_back(Output::Unwatch(region.bells[0].clone()));
             self.bells.set_region(region.memory.index, None);
             self.forget_channels_of(&region);
             for (core, bell) in self.cores.iter().zip(&region.bells[1..]) {

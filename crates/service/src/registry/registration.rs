@@ -7,11 +7,12 @@ use crate::local::shown::Shown;
 use crate::memory::region::{AppRegion, Size, fitting};
 use crate::process::procfs;
 use crate::registry::application::{Application, Context, Fallen, HOLDERS, Member};
-use crate::registry::{Answer, BellChange, Registry};
+use crate::registry::output::Output;
+use crate::registry::{Answer, Registry};
 use crate::report::statistics::Process;
 use crate::report::text;
 use crate::tcp::random;
-use control::{Line, PROTOCOL, Parent, Push, RegionInfo, Reply, Request, Settings, Welcome};
+use control::{PROTOCOL, Parent, RegionInfo, Reply, Request, Settings, Welcome};
 use queue::Doorbell;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
@@ -72,7 +73,7 @@ fn shell_of(bell: &Arc<OwnedFd>, trusted: bool) -> rustix::io::Result<Arc<OwnedF
 
 impl Registry {
     /// Answers `Request::Hello` on the control line with number `id`: registers the process.
-    pub fn hello(&mut self, id: u32, line: Arc<Line>, who: Credentials, request: Request) -> Answer {
+    pub fn hello(&mut self, id: u32, who: Credentials, request: Request) -> Answer {
         let Request::Hello { protocol, layout, name, parent } = request else {
             return Answer::Offence("its first message was no hello".to_owned());
         };
@@ -100,7 +101,7 @@ impl Registry {
             return Answer::refused(Errno::AGAIN, "the kernel gave no random numbers");
         };
         let holder = descent.holder;
-        self.admit_application(id, line, who, &name, descent, secret);
+        self.admit_application(id, who, &name, descent, secret);
         let settings = Settings {
             own: self.config.link.own.iter().map(|n| (n.address, n.prefix)).collect(),
             has_port: self.config.port != PortKind::None,
@@ -131,7 +132,6 @@ impl Registry {
     fn admit_application(
         &mut self,
         id: u32,
-        line: Arc<Line>,
         who: Credentials,
         name: &str,
         Descent { ancestors, holder }: Descent,
@@ -159,7 +159,6 @@ impl Registry {
             pid: who.pid,
             namespace: who.namespace,
             ancestors,
-            line,
             region: None,
             is_cramped: false,
             pairs: BTreeSet::new(),
@@ -282,7 +281,7 @@ impl Registry {
         };
         let mut fds = vec![Arc::new(memfd)];
         fds.extend(region.bells.iter().cloned());
-        self.bells_changed.push(BellChange::New(region_id, region.bells[0].clone()));
+        self.outputs.push_back(Output::Watch(region_id, region.bells[0].clone()));
         self.regions.insert(region_id, region);
         if let Some(a) = self.applications.get_mut(&id) {
             a.region = Some(region_id);
@@ -310,7 +309,7 @@ impl Registry {
             pair.mapped[side] |= pair.parties[side] == id;
         }
         if pair.mapped == [true; 2] && alone && !pair.sealed {
-            self.to_seal.push((id, region, pair.fd.clone()));
+            self.outputs.push_back(Output::Seal { application: id, region, memfd: pair.fd.clone() });
         }
         Answer::plain(Reply::Done)
     }
@@ -359,7 +358,7 @@ impl Registry {
         }
         for (region, bell, trusted) in known {
             if let Ok(shell) = shell_of(&bell, trusted) {
-                self.push(id, Some(context), Push::Waker { region, context }, &[shell.as_fd()]);
+                self.push_waker(id, region, context, shell);
             }
         }
     }
@@ -418,7 +417,7 @@ impl Registry {
         let (new, shell) = new_bell(trusted).ok()?;
         // Before any other process has it: an epoll set that adds it later then reports it at once.
         write_eventfd(new.as_fd());
-        self.push(target, Some(context), Push::Waker { region, context }, &[shell.as_fd()]);
+        self.push_waker(target, region, context, shell);
         Some(new)
     }
 

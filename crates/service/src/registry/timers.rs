@@ -14,7 +14,7 @@ const CLOSING: Duration = Duration::from_millis(1);
 impl Registry {
     /// When there is something to do, if nothing else happens; `None`: never.
     pub fn next_deadline(&self) -> Option<Instant> {
-        if !self.unheard.is_empty() || self.trusts.changed {
+        if !(self.outputs.is_empty() && self.unheard.is_empty()) || self.trusts.changed {
             return Some(self.now);
         }
         let soon = self.trusts.soon.then(|| self.now + CLOSING);
@@ -24,7 +24,7 @@ impl Registry {
         [soon, sweep, self.timers.reap, self.tcp.due(), scaling].into_iter().chain(parts).flatten().min()
     }
 
-    /// Does all that is due. Processes that are to be detached are on `doomed` then; the caller detaches them, and calls [`Self::pump`].
+    /// Does all that is due. The caller carries the outputs out, and calls [`Self::pump`].
     pub fn handle_timers(&mut self) {
         let now = self.now;
         if std::mem::take(&mut self.trusts.changed) {

@@ -9,17 +9,17 @@ use crate::daemon::clock::Clock;
 use crate::daemon::helpers::Watched;
 use crate::daemon::net_port;
 use crate::local::shown::{Shown, look};
+use crate::registry::output::{Output, Pushed};
 use crate::registry::registration::{Credentials, new_eventfd};
-use crate::registry::{Answer, BellChange, Registry};
+use crate::registry::{Answer, Registry};
 use crate::report::profile_switch::Counting;
 use crate::scaling::machine::Machine;
 use crate::scaling::{Scaling, Way};
 use crate::sys;
 use crate::tcp::{self, Tcp};
-use control::{Line, Push, Reply, Request, ToApplication};
+use control::{Push, Reply, Request};
 use fastpath::Others;
-use rustix::fd::OwnedFd;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::fd::{AsFd, OwnedFd};
 use shm::Region;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,7 +41,8 @@ pub struct World {
     pub watched: BTreeMap<u32, Arc<OwnedFd>>,
     /// Descriptors that the core watches before any application comes.
     pub watched_first: usize,
-    lines: BTreeMap<u32, Line>,
+    /// Messages that processes were sent unasked, by their ids.
+    pushes: BTreeMap<u32, Vec<Push>>,
     next_line: u32,
 }
 
@@ -82,20 +83,18 @@ impl World {
             registry,
             core,
             watched: BTreeMap::new(),
-            lines: BTreeMap::new(),
+            pushes: BTreeMap::new(),
             next_line: 1,
         }
     }
 
     /// A process with that number, of that user, makes a control line and says hello.
     pub fn hello(&mut self, pid: u32, user: u32, request: Request) -> Reply {
-        let flags = SocketFlags::CLOEXEC;
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         let id = self.next_line;
         self.next_line += 1;
-        self.lines.insert(id, Line::new(theirs));
+        self.pushes.insert(id, Vec::new());
         let who = Credentials { pid: pid as i32, uid: user, gid: user, namespace: sys::own_namespace() };
-        let answer = self.registry.hello(id, Arc::new(Line::new(ours)), who, request);
+        let answer = self.registry.hello(id, who, request);
         self.settle();
         reply_of(answer).0
     }
@@ -133,18 +132,12 @@ impl World {
 
     /// The messages that a process was sent unasked.
     pub fn pushes(&mut self, id: u32) -> Vec<Push> {
-        let line = &self.lines[&id];
-        let messages = std::iter::from_fn(|| line.receive::<ToApplication>(false).ok());
-        let push = |message| match message {
-            ToApplication::Push(push) => push,
-            ToApplication::Reply(..) => panic!("a reply beside a reply"),
-        };
-        messages.map(|got| push(got.message)).collect()
+        self.pushes.get_mut(&id).map(std::mem::take).unwrap_or_default()
     }
 
     /// The control line of a process is closed: it has ended, or has begun another program.
     pub fn hang_up(&mut self, id: u32) {
-        self.lines.remove(&id);
+        self.pushes.remove(&id);
         self.registry.depart(id, false);
         self.settle();
     }
@@ -171,10 +164,8 @@ impl World {
             self.registry.hear_cores();
             let has_more = self.registry.hear_exceptions();
             self.registry.pump_tcp();
-            self.seal();
-            self.follow_bells();
+            self.carry_out();
             self.registry.unheard.clear();
-            assert!(self.registry.doomed.is_empty(), "detached: {:?}", self.registry.doomed);
             if !(is_busy || has_more) {
                 return;
             }
@@ -182,25 +173,29 @@ impl World {
         panic!("core and registry never come to rest");
     }
 
-    /// What a helper thread seals.
-    fn seal(&mut self) {
-        for (_, region, memfd) in std::mem::take(&mut self.registry.to_seal) {
-            Region::seal(rustix::fd::AsFd::as_fd(&memfd)).unwrap();
-            self.registry.pairs.get_mut(&region).into_iter().for_each(|pair| pair.sealed = true);
-        }
-    }
-
-    fn follow_bells(&mut self) {
-        for change in std::mem::take(&mut self.registry.bells_changed) {
-            match change {
-                BellChange::New(region, bell) => {
+    fn carry_out(&mut self) {
+        while let Some(output) = self.registry.outputs.pop_front() {
+            match output {
+                Output::Push(Pushed { application, context, push, .. }) => {
+                    self.pushes
+                        .get_mut(&application)
+                        .into_iter()
+                        .for_each(|pushes| pushes.push(push.clone()));
+                    self.registry.tell_pushed(application, context);
+                }
+                Output::Watch(region, bell) => {
                     assert!(self.watched.insert(region, bell).is_none(), "a bell twice");
                 }
-                BellChange::Gone(bell) => {
+                Output::Unwatch(bell) => {
                     let before = self.watched.len();
                     self.watched.retain(|_, known| !Arc::ptr_eq(known, &bell));
                     assert_eq!(self.watched.len() + 1, before, "a bell that was not watched");
                 }
+                Output::Seal { region, memfd, .. } => {
+                    Region::seal(memfd.as_fd()).unwrap();
+                    self.registry.pairs.get_mut(&region).into_iter().for_each(|pair| pair.sealed = true);
+                }
+                Output::Detach(id, why) => panic!("the honest process {id} is detached: {why}"),
             }
         }
     }
