@@ -8,7 +8,8 @@
 //!   checks    what must hold after each step, and when all is closed
 //! ```
 //! A failure names its seed: `TOWPATH_MODEL_SEED=N cargo test -p towpath-service registry::model` walks that one and prints its steps.
-//! `TOWPATH_MODEL_SEEDS=N` walks N seeds instead of the usual number.
+//! `TOWPATH_MODEL_SEEDS=N` walks N seeds instead of the usual number. The steps depend on the seed alone; which port the kernel gives, and in
+//! which order the registry goes through its tables, do not: a rare failure may need several walks of its seed.
 
 mod checks;
 mod linux;
