@@ -5,7 +5,7 @@ pub mod carrier;
 mod fairness;
 pub mod sink;
 pub mod source;
-mod transfer;
+pub mod transfer;
 
 use crate::bars::{self, Bar, Limit, Measure};
 use crate::launch::{Port, Service, TAP_ADDRESS, TAP_HOST_ADDRESS};
@@ -147,21 +147,21 @@ struct Turn<'a> {
 
 impl<'a> Turn<'a> {
     fn of_towpath(case: Case, source: Place<'a>, sink: Place<'a>, address: std::net::Ipv4Addr) -> Self {
-        let way = Way { source, sink, address, between: Vec::new() };
+        let way = Way { source, sink, address, congestion: None, between: Vec::new() };
         Self { system: OURS, way, cases: vec![case.path()] }
     }
 
     /// Measures the floor of a case: carriers that send to the first end of that link.
     fn of_carriers(case: &str, source: Place<'a>, link: &'a Link) -> Self {
-        let way =
-            Way { source, sink: Place::Carrier(link, 0), address: link.addresses[0], between: Vec::new() };
+        let (sink, address) = (Place::Carrier(link, 0), link.addresses[0]);
+        let way = Way { source, sink, address, congestion: None, between: Vec::new() };
         Self { system: CARRIER, way, cases: vec![case.to_owned()] }
     }
 
     /// Measures two kernels; the numbers belong to all cases over the links named in `beside`.
     fn of_kernels(kind: Kind, link: &'a Link, beside: &[&str]) -> Self {
         let [sink, source] = link.namespaces.each_ref().map(Place::Kernel);
-        let way = Way { source, sink, address: link.addresses[0], between: link.pids() };
+        let way = Way { source, sink, address: link.addresses[0], congestion: None, between: link.pids() };
         let cases = CASES.into_iter().filter(|case| beside.contains(&case.link)).map(Case::path).collect();
         Self { system: kind.system(), way, cases }
     }

@@ -1,14 +1,12 @@
 //! The measurement `dctcp-rate`: figures 11, 12 and 13 of the TAS paper in the simulator: DCTCP's law on rates beside DCTCP on windows, the
 //! same flows with the same seeds. No time is measured but the simulator's own: the numbers are the same on every machine.
 
-mod parallel;
-
 use crate::bars::{self, Bar, Limit, Measure};
+use crate::parallel::in_parallel;
 use crate::samples::Samples;
 use crate::{Options, Report, cpu};
 use base::Duration;
 use congestion::{Algorithm, RateSettings};
-use parallel::in_parallel;
 use sim::figure::{Cluster, ClusterResult, Incast, IncastResult, Law, SingleLink, SingleLinkResult};
 use sim::statistics::Mean;
 

@@ -7,6 +7,7 @@
 mod affinity;
 mod bars;
 mod bulk;
+mod ccp_figures;
 mod channels;
 mod client;
 mod clock;
@@ -28,6 +29,7 @@ mod memcached;
 mod modules;
 mod nginx;
 mod options;
+mod parallel;
 mod peer;
 mod program;
 mod redis;
@@ -168,6 +170,11 @@ const BENCHES: &[Bench] = &[
         name: "dctcp-rate",
         about: "figures 11, 12 and 13 of the TAS paper in the simulator; --seconds 11: 2,560 machines, 7 GB",
         run: dctcp_rate::run,
+    },
+    Bench {
+        name: "ccp",
+        about: "figures 12, 13 and 14 of the CCP paper: a report and its answer, 1 to 10,000 flows with an agent, late windows",
+        run: ccp_figures::run,
     },
     Bench {
         name: "syn-flood",

@@ -1,5 +1,6 @@
 //! What peer processes do: each role by its name, with its main function.
 
+use crate::ccp_figures::agent;
 use crate::spikes::handover;
 use crate::spikes::memory::holes;
 use crate::tap::{forwarder, reflector};
@@ -15,6 +16,7 @@ const ROLES: &[(&str, Role)] = &[
     (holes::ROLE, holes::main),
     (forwarder::ROLE, forwarder::main),
     (reflector::ROLE, reflector::main),
+    (agent::ROLE, agent::main),
     (bulk::source::ROLE, bulk::source::main),
     (bulk::sink::ROLE, bulk::sink::main),
     (bulk::carrier::SINK, bulk::carrier::sink),

@@ -85,7 +85,9 @@ impl Samples {
                 let is_it = |s: &&Series| s.system == *peer && s.case == ours.case && s.metric == ours.metric;
                 let Some(theirs) = self.series.iter().find(is_it) else { continue };
                 let pairs = || ours.samples.iter().zip(&theirs.samples);
-                let values: Vec<f64> = pairs().map(|(a, b)| a.value / b.value).collect();
+                // What is over nothing is no ratio.
+                let values =
+                    pairs().map(|(a, b)| a.value / b.value).filter(|ratio| ratio.is_finite()).collect();
                 let cpu: Vec<f64> = pairs().filter_map(|(a, b)| Some(a.cpu_ns? / b.cpu_ns?)).collect();
                 for (metric, values) in [(ours.metric.as_str(), values), (CPU, cpu)] {
                     let known =

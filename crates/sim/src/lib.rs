@@ -37,7 +37,7 @@ mod steering;
 mod switch;
 pub mod topology;
 
-pub use agents::{AgentMaker, AgentSetting, KeptDatagram, KeptReport, Mind, random_program};
+pub use agents::{AgentMaker, AgentSetting, KeptDatagram, KeptReport, Mind, random_program, reno_of_agent};
 pub use check::Leftovers;
 pub use endpoint::receive_wait::Receiving;
 pub use host::{Host, HostConfig};

@@ -261,7 +261,8 @@ impl End for Sink {
         self.is_reset |= ask == Ask::Reset;
         if ask == Ask::Each {
             let bytes = self.bytes.iter().copied().take(TOLD_MAX).collect();
-            line.send(&Each { bytes, at_ns: crate::clock::now_ns() }, &[], true)?;
+            let total = self.bytes.iter().sum();
+            line.send(&Each { bytes, total, at_ns: crate::clock::now_ns() }, &[], true)?;
         } else {
             line.send(&self.count(), &[], true)?;
         }

@@ -22,7 +22,7 @@ const LISTENER: u64 = u64::MAX - 1;
 /// The largest number of flows that an [`Each`] reports.
 pub const TOLD_MAX: usize = 200;
 // A number takes at most ten bytes of a message, and so does the length of the list.
-const _: () = assert!((TOLD_MAX + 2) * 10 <= MESSAGE_MAX);
+const _: () = assert!((TOLD_MAX + 3) * 10 <= MESSAGE_MAX);
 
 /// The address at which the sink listens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -57,6 +57,8 @@ pub struct Count {
 pub struct Each {
     /// Bytes received on each connection since the last reset, in the order of acceptance, at most [`TOLD_MAX`] connections.
     pub bytes: Vec<u64>,
+    /// Bytes received on all connections since the last reset.
+    pub total: u64,
     /// The time of this count, as of [`crate::clock::now_ns`].
     pub at_ns: u64,
 }
@@ -131,7 +133,8 @@ impl Sink {
 
     fn each(&self) -> Each {
         let bytes = self.flows.iter().take(TOLD_MAX).map(|flow| flow.bytes).collect();
-        Each { bytes, at_ns: crate::clock::now_ns() }
+        let total = self.flows.iter().map(|flow| flow.bytes).sum();
+        Each { bytes, total, at_ns: crate::clock::now_ns() }
     }
 
     fn accept(&mut self) -> anyhow::Result<()> {

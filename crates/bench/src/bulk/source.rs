@@ -1,6 +1,7 @@
 //! The sending end: one process, one thread, an epoll set, and the ordered number of flows. It calls libc like any program, so that the
 //! preload library can be loaded below it; on the kernel it is the same program without the library.
 
+use crate::sockets::calls;
 use anyhow::{Context, bail};
 use control::{Line, LineError};
 use mio::net::TcpStream;
@@ -24,8 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Orders {
     pub to: SocketAddr,
     pub flows: u16,
-    /// The kernel's congestion control. `None` for a service, which has its own. (A network namespace may be forbidden to change its
-    /// default.)
+    /// The congestion control that the sockets ask for; `None`: the default. (A network namespace may be forbidden to change the kernel's.)
     pub congestion: Option<String>,
 }
 
@@ -57,8 +57,9 @@ impl Source {
         for i in 0..usize::from(orders.flows) {
             let mut stream = TcpStream::connect(orders.to).context("cannot connect")?;
             if let Some(name) = &orders.congestion {
-                let set = rustix::net::sockopt::set_tcp_congestion(&stream, name);
-                set.with_context(|| format!("the kernel has no congestion control {name}"))?;
+                // By libc: the library sees no system call that goes past it.
+                let set = calls::choose_congestion(&stream, name);
+                set.with_context(|| format!("there is no congestion control {name}"))?;
             }
             poll.registry().register(&mut stream, Token(i), Interest::WRITABLE)?;
             flows.push(Some(stream));
@@ -91,18 +92,22 @@ impl Source {
     fn pour(&mut self, line: &Line) -> anyhow::Result<()> {
         let chunk = vec![0x5A; CHUNK];
         let mut roomy: Vec<usize> = (0..self.flows.len()).collect();
+        let mut is_roomy = vec![true; self.flows.len()];
         let mut looked = Instant::now();
         while self.flows.iter().any(Option::is_some) {
             let timeout = if roomy.is_empty() { LOOK } else { Duration::ZERO };
             self.wait(timeout)?;
             for event in &self.events {
                 let Token(i) = event.token();
-                if !roomy.contains(&i) {
+                if !std::mem::replace(&mut is_roomy[i], true) {
                     roomy.push(i);
                 }
             }
             let flows = &mut self.flows;
-            roomy.retain(|&i| has_room(&mut flows[i], &chunk));
+            roomy.retain(|&i| {
+                is_roomy[i] = has_room(&mut flows[i], &chunk);
+                is_roomy[i]
+            });
             if LOOK < looked.elapsed() {
                 looked = Instant::now();
                 match line.receive::<Open>(false) {

@@ -2,9 +2,9 @@
 
 use super::carrier;
 use super::fairness::Fairness;
-use super::sink::{self, Ask, Count, Each};
+use super::sink::{self, Ask, Count, Each, TOLD_MAX};
 use super::source::{self, Open};
-use crate::cpu::Meter;
+use crate::cpu::{self, Meter};
 use crate::interrupt::pause;
 use crate::launch::{Service, prove};
 use crate::peer::{self, Peer};
@@ -61,16 +61,16 @@ impl<'a> Place<'a> {
         Ok(sink)
     }
 
-    /// Starts a source that opens `flows` flows to `to`.
-    fn source(self, to: SocketAddr, flows: u16) -> anyhow::Result<Peer> {
+    /// Starts a source that opens `flows` flows to `to`, with that congestion control of a service.
+    fn source(self, to: SocketAddr, flows: u16, congestion: Option<&str>) -> anyhow::Result<Peer> {
         if let Self::Carrier(link, end) = self {
             let source = self.start(carrier::SOURCE)?;
             source.send(&carrier::Orders::new(link, end, to, flows), &[])?;
             return Ok(source);
         }
         let source = self.start(source::ROLE)?;
-        // A service has its own congestion control.
-        let congestion = self.service().is_none().then(|| CONGESTION.to_owned());
+        let congestion = if self.service().is_some() { congestion } else { Some(CONGESTION) };
+        let congestion = congestion.map(str::to_owned);
         source.send(&source::Orders { to, flows, congestion }, &[])?;
         Ok(source)
     }
@@ -89,7 +89,9 @@ pub struct Way<'a> {
     pub sink: Place<'a>,
     /// The address at which the sink listens.
     pub address: Ipv4Addr,
-    /// Ids of processes that forward packets between the two places, besides services.
+    /// The name that a source's sockets ask a service for; `None`: the service's default.
+    pub congestion: Option<&'static str>,
+    /// Ids of processes that the flows need besides services: what forwards packets between the two places, or decides about them.
     pub between: Vec<u32>,
 }
 
@@ -99,8 +101,12 @@ pub struct Outcome {
     pub goodput: Sample,
     /// Goodput in Gbit/s during the warm-up.
     pub at_first: f64,
-    /// Fairness, computed from the bytes of each flow.
+    /// Fairness, computed from the bytes of each of the first [`TOLD_MAX`] flows.
     pub fairness: Fairness,
+    /// Processor time of the services per MiB, nanoseconds.
+    pub services_ns: f64,
+    /// Processor time of the processes of [`Way::between`] per MiB, nanoseconds.
+    pub between_ns: f64,
 }
 
 impl Way<'_> {
@@ -112,7 +118,7 @@ impl Way<'_> {
         let at = SocketAddr::from((self.address, TCP_PORT));
         let sink = self.sink.sink(at)?;
         sink.receive_within::<Count>(PATIENCE).context("the sink does not listen")?;
-        let source = self.source.source(at, flows)?;
+        let source = self.source.source(at, flows, self.congestion)?;
         source.receive_within::<Open>(PATIENCE).context("the flows did not open")?;
         // A carrier's flows open with their first bytes, which are not sent yet.
         if !matches!(self.source, Place::Carrier(..)) {
@@ -121,7 +127,7 @@ impl Way<'_> {
                 (u64::from(flows) <= count.connections).then_some(())
             })?;
             let told = ask::<Each>(&sink, Ask::Each)?.bytes.len();
-            if told < usize::from(flows) {
+            if told < usize::from(flows).min(TOLD_MAX) {
                 bail!("the sink tells of {told} of {flows} flows");
             }
         }
@@ -148,25 +154,35 @@ impl Way<'_> {
 
     /// Measures for `seconds`. `start_ns`: the time at which the source began to send.
     fn measure(&self, source: &Peer, sink: &Peer, start_ns: u64, seconds: f64) -> anyhow::Result<Outcome> {
-        let services = [self.source, self.sink].into_iter().filter_map(Place::service).map(Service::pid);
-        let pids: Vec<u32> =
-            [source.pid(), sink.pid()].into_iter().chain(services).chain(self.between.clone()).collect();
+        let services: Vec<u32> =
+            [self.source, self.sink].into_iter().filter_map(Place::service).map(Service::pid).collect();
+        let pids: Vec<u32> = [&[source.pid(), sink.pid()], services.as_slice(), &self.between]
+            .into_iter()
+            .flatten()
+            .copied()
+            .collect();
+        let used_ns = |pids: &[u32]| pids.iter().filter_map(|pid| cpu::process_ns(*pid)).sum::<u64>();
+        let before = [used_ns(&services), used_ns(&self.between)];
         let (meter, metered_ns) = (Meter::start(&pids), clock::now_ns());
         let first: Each = ask(sink, Ask::Each)?;
         pause(seconds)?;
         let last: Each = ask(sink, Ask::Each)?;
         let (cpu_ns, wall_ns) = (meter.used_ns() as f64, (clock::now_ns() - metered_ns) as f64);
+        let after = [used_ns(&services), used_ns(&self.between)];
         let pairs = first.bytes.iter().zip(&last.bytes);
         let shares: Vec<f64> = pairs.map(|(first, last)| (last - first) as f64).collect();
-        let bytes: f64 = shares.iter().sum();
+        let bytes = (last.total - first.total) as f64;
+        let per_operation =
+            |part: usize| after[part].saturating_sub(before[part]) as f64 / (bytes / OPERATION);
         let goodput = Sample {
             value: gigabits_per_second(bytes, last.at_ns - first.at_ns),
             cores: Some(cpu_ns / wall_ns),
             cpu_ns: Some(cpu_ns / (bytes / OPERATION)),
         };
-        let at_first = gigabits_per_second(first.bytes.iter().sum::<u64>() as f64, first.at_ns - start_ns);
+        let at_first = gigabits_per_second(first.total as f64, first.at_ns - start_ns);
         let fairness = Fairness::of(&shares).context("most flows brought nothing")?;
-        Ok(Outcome { goodput, at_first, fairness })
+        let (services_ns, between_ns) = (per_operation(0), per_operation(1));
+        Ok(Outcome { goodput, at_first, fairness, services_ns, between_ns })
     }
 }
 

@@ -143,6 +143,14 @@ pub fn busy_poll(fd: &impl AsRawFd, us: u32) -> io::Result<()> {
     set_socket_option(fd, libc::SO_BUSY_POLL, &(us as libc::c_int))
 }
 
+/// Sets `TCP_CONGESTION`: the name of the socket's congestion control.
+pub fn choose_congestion(fd: &impl AsRawFd, name: &str) -> io::Result<()> {
+    let (at, len) = (name.as_ptr().cast(), name.len() as libc::socklen_t);
+    // SAFETY: the name lives during the call and has `len` bytes.
+    checked(unsafe { libc::setsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_CONGESTION, at, len) })
+        .map(|_| ())
+}
+
 /// Sets `SO_LINGER` to 0: closing the connection sends a reset.
 pub fn reset_on_close(fd: &impl AsRawFd) -> io::Result<()> {
     set_socket_option(fd, libc::SO_LINGER, &libc::linger { l_onoff: 1, l_linger: 0 })

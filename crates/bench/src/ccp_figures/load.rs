@@ -1,0 +1,210 @@
+//! Figure 13: bulk flows from a service over veth to the kernel, with the built-in algorithm, with an agent that hears of each flow once in 10 ms, and
+//! with the released agent; all in turns, on one service.
+
+use super::agent::{self, Orders, Ready};
+use super::released::Released;
+use super::{AGENT, BUILT_IN, over, released};
+use crate::bars::{Bar, Limit, Measure};
+use crate::bulk::transfer::{Outcome, Place, Way};
+use crate::launch::{self, Port, Service};
+use crate::peer::Peer;
+use crate::samples::Samples;
+use crate::sockets::memory::touch;
+use crate::tap::link::{INTERFACE, Link};
+use crate::tap::namespace::{self, Namespace};
+use crate::{Options, Report, clock};
+use anyhow::{Context, bail};
+use std::path::PathBuf;
+use tempfile::TempDir;
+
+/// Flows of the runs: the paper's 1 to 64, then more than the budget of reports allows each its 10 ms.
+const FLOWS: [u16; 5] = [1, 8, 64, 1_000, 10_000];
+const FLOWS_QUICK: [u16; 2] = [64, 1_000];
+/// Reports to all agents per second: the service's default.
+const BUDGET: &str = "20000";
+/// Payload space of the program's region: every flow has a ring of at least 64 KiB.
+const REGION_MIB: &str = "1024";
+/// Memory that is touched before a run, bytes, so that no run pays for the system's first pages.
+const MEMORY: f64 = (512 << 20) as f64;
+/// The name under which flows choose our agent; the released one has its system's name.
+const OURS: &str = "ours";
+/// Seconds allowed for an agent's start.
+const PATIENCE: f64 = 10.0;
+
+const GOODPUT: &str = "goodput";
+/// Processor time of the service per MiB, microseconds.
+const SERVICE: &str = "service";
+/// The metric of ratios of all processor time.
+const ALL_CPU: &str = "cpu_ns_per_op";
+
+/// The paper's agent cost "2.0 x as much CPU"; beyond 64 flows the budget bounds what a service does for its agents.
+const BARS: [Bar; 6] = [
+    keeps("ccp13/flows64"),
+    over(BUILT_IN, "ccp13/flows64", ALL_CPU, 1.10),
+    keeps("ccp13/flows1000"),
+    over(BUILT_IN, "ccp13/flows1000", SERVICE, 1.05),
+    keeps("ccp13/flows10000"),
+    over(BUILT_IN, "ccp13/flows10000", SERVICE, 1.05),
+];
+
+const fn keeps(cases: &'static str) -> Bar {
+    Bar { cases, metric: GOODPUT, measure: Measure::Over(BUILT_IN), limit: Limit::Least(0.97) }
+}
+
+/// The bars of the cases that these options measure.
+pub fn bars(options: &Options) -> &'static [Bar] {
+    if options.quick { &BARS[..4] } else { &BARS }
+}
+
+/// Measures figure 13. False if it cannot be measured here; a note says why.
+///
+/// # Errors
+/// When namespaces, the service or our agent cannot be had.
+pub fn loads(options: &Options, samples: &mut Samples, report: &mut Report) -> anyhow::Result<bool> {
+    if let Err(why) = namespace::need_root() {
+        report.note(format!("ccp13: not measured: {why}"));
+        return Ok(false);
+    }
+    Namespace::remove_orphans();
+    let stage = Stage::new(options, report)?;
+    let flows: &[u16] = if options.quick { &FLOWS_QUICK } else { &FLOWS };
+    for run in 1..=options.runs() {
+        for flows in flows {
+            for system in stage.systems() {
+                touch(MEMORY)?;
+                if let Err(error) = stage.measure(system, *flows, options.seconds(), samples) {
+                    report.failures.push(format!("ccp13/flows{flows}, {system}, run {run}: {error:#}"));
+                }
+            }
+        }
+    }
+    stage.service.stop();
+    report.note(format!(
+        "ccp13: flows from a service over veth to the kernel; all processor time (programs, service, agent, ksoftirqd) and that of service and \
+         agent are per MiB; each flow wants to report every 10 ms, at most {BUDGET} reports a second are made, those that wait are merged; \
+         `{AGENT}`: Reno decided in the agent, `{BUILT_IN}`: Cubic in the service"
+    ));
+    Ok(true)
+}
+
+/// The link, the service and the agents of all runs. What uses a folder ends before it.
+struct Stage {
+    service: Service,
+    agent: Peer,
+    released: Option<Released>,
+    link: Link,
+    _folder: TempDir,
+}
+
+impl Stage {
+    fn new(options: &Options, report: &mut Report) -> anyhow::Result<Self> {
+        let folder = launch::folder()?;
+        let [socket, path] = ["cc", "agent"].map(|name| folder.path().join(name));
+        let link = Link::veth_for([true, false])?;
+        let text = |path: PathBuf| path.into_os_string().into_string().ok().context("a path that is no text");
+        let places = format!("{OURS}={},{}={}", text(path.clone())?, released::SYSTEM, released::ADDRESS);
+        let socket = text(socket)?;
+        let flags = [
+            ["--cc-socket", &socket],
+            ["--cc-agents", &places],
+            ["--cc-reports", BUDGET],
+            ["--region-mib", REGION_MIB],
+        ];
+        let (interface, address) = (format!("packet:{INTERFACE}"), format!("{}/24", link.addresses[0]));
+        let namespace = link.namespaces[0].name();
+        let port =
+            Port::Packet { interface: &interface, namespace, address: &address, flags: flags.as_flattened() };
+        let service = Service::start(options, port)?;
+        let agent = Peer::start(agent::ROLE)?;
+        agent.send(&Orders { path }, &[])?;
+        agent.receive_within::<Ready>(PATIENCE).context("the agent does not start")?;
+        let released = match released::find().map(|cubic| Released::start(&cubic)) {
+            Ok(Ok(running)) => Some(running),
+            Ok(Err(why)) => {
+                report.note(format!("ccp13: not measured with the released agent: {why:#}"));
+                None
+            }
+            Err(why) => {
+                report.note(why);
+                None
+            }
+        };
+        Ok(Self { service, agent, released, link, _folder: folder })
+    }
+
+    fn systems(&self) -> Vec<&'static str> {
+        let ours = [AGENT, BUILT_IN].into_iter();
+        ours.chain(self.released.is_some().then_some(released::SYSTEM)).collect()
+    }
+
+    /// The id of the system's agent, and the name that flows choose.
+    fn chosen(&self, system: &str) -> (Option<u32>, Option<&'static str>) {
+        match system {
+            AGENT => (Some(self.agent.pid()), Some(OURS)),
+            released::SYSTEM => (self.released.as_ref().map(Released::pid), Some(released::SYSTEM)),
+            _ => (None, None),
+        }
+    }
+
+    fn measure(&self, system: &str, flows: u16, seconds: f64, samples: &mut Samples) -> anyhow::Result<()> {
+        let (agent, congestion) = self.chosen(system);
+        let way = Way {
+            source: Place::Towpath(&self.service),
+            sink: Place::Kernel(&self.link.namespaces[1]),
+            address: self.link.addresses[1],
+            congestion,
+            between: agent.into_iter().collect(),
+        };
+        let (before, began_ns) = (self.told()?, clock::now_ns());
+        let outcome = way.run(flows, seconds)?;
+        let (after, took_ns) = (self.told()?, clock::now_ns() - began_ns);
+        if agent.is_some() && (after.flows - before.flows < flows.into() || after.reports == before.reports) {
+            bail!(
+                "the agent had {} flows and {} reports",
+                after.flows - before.flows,
+                after.reports - before.reports
+            );
+        }
+        let case = format!("ccp13/flows{flows}");
+        let Outcome { goodput, fairness, services_ns, between_ns, .. } = outcome;
+        samples.add(&case, system, GOODPUT, "Gbit/s", goodput);
+        samples.add(&case, system, SERVICE, "us/MiB", services_ns / 1e3);
+        samples.add(&case, system, "agent", "us/MiB", between_ns / 1e3);
+        let reports = (after.reports - before.reports) as f64 * 1e9 / took_ns as f64;
+        samples.add(&case, system, "reports", "1/s", reports);
+        samples.add(&case, system, "Jain's index", "1", fairness.jain);
+        Ok(())
+    }
+
+    /// What the service has told all agents so far.
+    fn told(&self) -> anyhow::Result<Told> {
+        let all = self.service.statistics()?;
+        let number = |name: &str| {
+            all["agents"][name]
+                .as_u64()
+                .with_context(|| format!("no number of {name} in the service's statistics"))
+        };
+        Ok(Told { flows: number("creates")?, reports: number("reports")? })
+    }
+}
+
+/// Counts of messages to agents.
+struct Told {
+    /// Flows that were announced.
+    flows: u64,
+    reports: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bar_has_a_case_that_is_measured() {
+        for (flows, is_quick) in [(&FLOWS[..], false), (&FLOWS_QUICK[..], true)] {
+            let cases: Vec<String> = flows.iter().map(|flows| format!("ccp13/flows{flows}")).collect();
+            let options = Options { quick: is_quick, ..Options::default_for_demo() };
+            assert!(bars(&options).iter().all(|bar| cases.iter().any(|case| case == bar.cases)));
+        }
+    }
+}
