@@ -19,6 +19,7 @@ use place::{Peer, Place, Program};
 use serde_json::Value;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The name of the test that plays `ROLE`.
@@ -26,11 +27,11 @@ const ROLE_TEST: &str = "role";
 
 /// Runs the role in a namespace of its own, or says why not.
 fn in_namespace(role: &str) {
-    let may = std::process::Command::new("unshare").args(["-n", "-m", "true"]).status();
+    let may = Command::new("unshare").args(["-n", "-m", "true"]).status();
     if !may.is_ok_and(|status| status.success()) || !Path::new("/dev/net/tun").exists() {
         return println!("skipped: needs root, network namespaces and /dev/net/tun");
     }
-    let mut command = std::process::Command::new("unshare");
+    let mut command = Command::new("unshare");
     command.args(["-n", "-m"]).arg(std::env::current_exe().unwrap());
     command.args(["--exact", ROLE_TEST, "--ignored", "--nocapture"]).env("ROLE", role);
     assert!(command.status().unwrap().success(), "{role}");
@@ -46,6 +47,7 @@ fn role() {
         "hostile" => hostile(),
         "released-agent" => released_agent(),
         "recorded" => recorded(),
+        "python" => python(),
         "agent" => agent::serve(),
         other => panic!("no role {other}"),
     }
@@ -161,6 +163,46 @@ fn recorded() {
     drop(recorder);
     let why = place.refusal(&["cc", "replay", file, "vegas"]);
     assert!(why.contains("vegas decides otherwise"), "{why}");
+}
+
+#[test]
+fn aimd_of_twenty_lines_of_python_governs_a_live_flow() {
+    let python =
+        Command::new("python3").args(["-c", "import sys; sys.exit(sys.version_info < (3, 9))"]).status();
+    if place::python_module().is_none() || !python.is_ok_and(|status| status.success()) {
+        return println!("skipped: needs python3 (3.9 or newer) and `cargo build -p towpath-ccp-python`");
+    }
+    in_namespace("python");
+}
+
+/// The file that `towpath cc try` tries, unchanged, at a service: losses cut the window, and bytes go on; after its death the flow falls back.
+fn python() {
+    let place = Place::with_agents(&["--congestion", "cubic"], "/agent");
+    let peer = Peer::listen();
+    let mut program = place.start("connect", "10.80.0.2", peer.port(), "ccp");
+    assert_eq!(program.lines(3)[2], "connected ccp");
+    let flow = place.flow_to(peer.port());
+    let agent = place.start_python();
+    let mut largest = 0;
+    place.until(&flow, "a window that is cut", |shown| {
+        let window = shown["program"]["cwnd"].as_u64().unwrap_or(u64::MAX);
+        if shown["in_force"] != "ccp" || shown["program"]["runs"].as_u64().unwrap_or(0) == 0 {
+            return false;
+        }
+        // A loss halves it; nothing else makes it less.
+        largest = largest.max(window);
+        window < largest / 4 * 3
+    });
+    let reports = || place.json(&["stat"])["agents"]["reports"].as_u64().unwrap();
+    let first = reports();
+    while reports() < first + 100 {
+        peer.until_moved();
+    }
+    drop(agent);
+    place.until(&flow, "the default", |shown| {
+        shown["in_force"] == "cubic" && shown["why"] == "its agent has died"
+    });
+    program.ends_with("end ccp", peer);
 }
 
 fn agent_comes_and_goes() {

@@ -27,6 +27,12 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// The module of crate `ccp-python`, if it was built in this profile.
+pub fn python_module() -> Option<PathBuf> {
+    let beside = Path::new(env!("CARGO_BIN_EXE_towpath")).with_file_name("libtowpath_cc.so");
+    [beside.clone(), beside.with_file_name("deps/libtowpath_cc.so")].into_iter().find(|path| path.exists())
+}
+
 /// A process that is killed when dropped.
 pub struct Running(Child);
 
@@ -142,7 +148,7 @@ impl Place {
     }
 
     /// Waits until `cc show` of a flow is as wanted.
-    pub fn until(&self, flow: &str, what: &str, is_so: impl Fn(&Value) -> bool) {
+    pub fn until(&self, flow: &str, what: &str, mut is_so: impl FnMut(&Value) -> bool) {
         let mut last = Value::Null;
         let end = Instant::now() + PATIENCE;
         while !is_so(&last) {
@@ -185,6 +191,19 @@ impl Place {
                 .spawn()
                 .unwrap(),
         )
+    }
+
+    /// Starts the example of crate `ccp-python` as an agent of live flows.
+    pub fn start_python(&self) -> Running {
+        let module = self.folder.path().join("towpath_cc.abi3.so");
+        std::os::unix::fs::symlink(python_module().unwrap(), &module).unwrap();
+        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ccp-python/examples");
+        let paths = std::env::join_paths([self.folder.path(), &examples]).unwrap();
+        let run = "import sys, towpath_cc, aimd; towpath_cc.Agent(aimd.Aimd).run(path=sys.argv[1])";
+        let mut command = Command::new("python3");
+        command.args(["-c", run]).arg(&self.agent);
+        command.env("PYTHONPATH", paths).env("PYTHONDONTWRITEBYTECODE", "1");
+        Running(command.spawn().unwrap())
     }
 
     /// Records what the service and its agents say; the file is there when the service has agreed.
