@@ -5,12 +5,14 @@
 
 enum end { LIVES, CONNECTOR_CLOSES, CONNECTOR_FIRST, ACCEPTOR_FIRST, SHUT_FIRST, RESET };
 
-/* A new socket, without SO_REUSEADDR and with it, is bound to the address. */
-static void bind_again(const char *end, int family, struct sockaddr_storage *at, socklen_t len) {
+/* A new socket, without SO_REUSEADDR and with it, is bound to the address. After the end of a connection its ports may come free a moment
+   later, on a busy machine: `tries` with a pause between them. */
+static void bind_again(const char *end, int family, struct sockaddr_storage *at, socklen_t len, int tries) {
     for (int reuse = 0; reuse < 2; reuse++) {
-        int s = fresh(family);
+        int s = fresh(family), result;
         set_int(s, SOL_SOCKET, SO_REUSEADDR, reuse);
-        int result = bind(s, AT(at), len);
+        while ((result = bind(s, AT(at), len)) != 0 && errno == EADDRINUSE && --tries > 0)
+            nap(2);
         say("%s port%s: %s", end, reuse ? ", SO_REUSEADDR" : "", result == 0 ? "bound" : errno_name(errno));
         close(s);
     }
@@ -48,7 +50,6 @@ static void end_it(enum end end, int c, int a) {
         until(c, POLLIN);
         close(c);
     }
-    nap(2);
 }
 
 static void once(enum end end, int family, int reuse) {
@@ -66,10 +67,11 @@ static void once(enum end end, int family, int reuse) {
     MUST(getsockname(c, AT(&from), &len));
     end_it(end, c, a);
     say("IPv%d%s%s", family == AF_INET ? 4 : 6, reuse & 1 ? ", the listener reuses" : "", reuse >> 1 ? ", the connector reuses" : "");
-    bind_again("connector's", family, &from, len);
+    int lives = end == LIVES || end == CONNECTOR_CLOSES, tries = lives ? 1 : 100;
+    bind_again("connector's", family, &from, len, tries);
     close(l);
-    bind_again("listener's", family, &at, len);
-    if (end == LIVES || end == CONNECTOR_CLOSES)
+    bind_again("listener's", family, &at, len, tries);
+    if (lives)
         close(a);
     if (end == LIVES)
         close(c);
