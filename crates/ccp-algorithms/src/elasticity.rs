@@ -24,7 +24,7 @@ pub fn pulse(now_us: u64) -> f64 {
 /// later the slower the flow is. Taken as they come they would show the pulses at a frequency that depends on the flow's rate.
 #[derive(Debug, Default)]
 pub struct Series {
-    /// The newest last.
+    /// Samples in the order of time, the newest at the end.
     samples: VecDeque<f64>,
     /// The last rate that was noted, with its time in microseconds.
     last: Option<(f64, f64)>,

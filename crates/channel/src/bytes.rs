@@ -39,7 +39,7 @@ pub enum Input<'a> {
 }
 
 impl<'a> Input<'a> {
-    /// Number of bytes.
+    /// Number of bytes that are left in this input.
     #[must_use]
     pub const fn len(&self) -> usize {
         match self {

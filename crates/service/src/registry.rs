@@ -283,8 +283,8 @@ impl Registry {
         self.families.iter().find(|(_, f)| f.members.contains_key(&application)).map(|(id, _)| *id)
     }
 
-    /// The family on one side of a pair region; 0, which is none, when it has ended: the service may be there as a deputy, whose bell needs no
-    /// family.
+    /// The number of the family on one side of a pair region. When the family has ended it is 0, which no family has: the service may be on
+    /// that side as a deputy, and a deputy's bell needs no family.
     pub fn family_at(&self, pair: &PairRegion, side: Side) -> u32 {
         self.family_of(pair.parties[side.index()]).unwrap_or(0)
     }

@@ -15,6 +15,7 @@ use crate::channels::rules::Why;
 use crate::choice::Choice;
 use crate::config::Config;
 use crate::config::values::{Mac, PortKind};
+use crate::daemon::clock;
 use crate::listen::table::Origin;
 use crate::memory::Memory;
 use crate::memory::region::Use;
@@ -167,8 +168,7 @@ impl Tcp {
 
     /// A time of the system as the slow path counts it.
     pub fn slow_time(&self, at: Instant) -> base::Instant {
-        let ns = at.saturating_duration_since(self.began).as_nanos();
-        base::Instant::from_ns(u64::try_from(ns).unwrap_or(u64::MAX - 1))
+        clock::count(self.began, at)
     }
 
     /// True for the service's own addresses.

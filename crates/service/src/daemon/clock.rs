@@ -19,7 +19,12 @@ impl Clock {
 
     /// The present time, as the protocol crates count it.
     pub fn now(self) -> base::Instant {
-        let ns = self.0.elapsed().as_nanos();
-        base::Instant::from_ns(u64::try_from(ns).unwrap_or(u64::MAX - 1))
+        count(self.0, Instant::now())
     }
+}
+
+/// The operating system's time `at` as the protocol crates count it: from `began` on.
+pub fn count(began: Instant, at: Instant) -> base::Instant {
+    let ns = at.saturating_duration_since(began).as_nanos();
+    base::Instant::from_ns(u64::try_from(ns).unwrap_or(u64::MAX - 1))
 }

@@ -3,7 +3,7 @@
 //! Time is virtual: nothing sleeps, no thread runs. Only memory and sockets are the kernel's.
 //!
 //! ```text
-//!   walk      draws steps, takes them in both worlds     linux     the reference: who holds which socket, what each end sees
+//!   walk      draws steps, takes them in both worlds     linux     the reference: holders of each socket, and what each end sees
 //!   program   a process: the library's side              world     registry, one core by hand, time: the control loop's side
 //!   checks    what must hold after each step, and when all is closed
 //! ```

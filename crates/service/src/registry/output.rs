@@ -19,7 +19,7 @@ pub enum Output {
         application: u32,
         /// Id of the region.
         region: u32,
-        /// Its memfd.
+        /// The region's memfd, which the helper seals.
         memfd: Arc<OwnedFd>,
     },
     /// Detach that application, for this reason: it misbehaved.
@@ -33,7 +33,7 @@ pub struct Pushed {
     pub application: u32,
     /// The context that is to read it; `None`: all contexts of the process.
     pub context: Option<u32>,
-    /// The message.
+    /// The message that the application reads.
     pub push: Push,
     /// The descriptor that comes with it.
     pub fd: Option<Arc<OwnedFd>>,

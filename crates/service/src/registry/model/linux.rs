@@ -22,7 +22,7 @@ pub enum End {
 /// One end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Stream {
-    /// The other end.
+    /// The socket at the connection's other end.
     pub peer: SocketId,
     /// The handshake is over: the listener's backlog had room.
     pub is_established: bool,
@@ -34,7 +34,7 @@ pub struct Stream {
     pub end: End,
 }
 
-/// A listening socket.
+/// A listening socket, as Linux keeps it.
 #[derive(Debug)]
 pub struct Listener {
     /// As given to `listen`.
@@ -54,7 +54,7 @@ pub struct Linux {
     pub messages: Vec<SocketId>,
     /// All ends of connections that are open at one side at least.
     pub streams: BTreeMap<SocketId, Stream>,
-    /// All listening sockets.
+    /// The sockets that listen, by their numbers.
     pub listeners: BTreeMap<SocketId, Listener>,
     next: SocketId,
 }
@@ -159,7 +159,7 @@ impl Linux {
         self.close_unheld(socket);
     }
 
-    /// A process ends.
+    /// A process ends, and closes all its descriptors.
     pub fn kill(&mut self, pid: Pid) {
         let sockets = self.processes.remove(&pid).unwrap_or_default();
         sockets.into_iter().for_each(|socket| self.close_unheld(socket));

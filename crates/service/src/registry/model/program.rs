@@ -46,14 +46,14 @@ pub struct Registration {
     home: Arc<Mapped>,
 }
 
-/// A process.
+/// A process of the walk, with the library's part played by hand.
 #[derive(Debug)]
 pub struct Program {
     /// Number of the process.
     pub pid: Pid,
     /// Number of its user.
     pub user: u32,
-    /// Its sockets.
+    /// The sockets of which the process has descriptors.
     pub files: BTreeMap<SocketId, File>,
     /// Its registration; `None`: it was not needed yet.
     pub registration: Option<Registration>,
@@ -368,7 +368,8 @@ impl Program {
         Some(self.ask_showing(world, Request::Leave(left), shown).0)
     }
 
-    /// Closes its last descriptor of a socket. True: of a listener whose port is needed, it must say so again afterwards.
+    /// Closes the process's last descriptor of a socket. True: the socket listened and its port is needed, so the process must say afterwards
+    /// once more that it has closed it.
     pub fn close(&mut self, world: &mut World, socket: SocketId) -> Option<u32> {
         match self.files.remove(&socket)? {
             File::Listener(None) | File::Stream(None) => None,

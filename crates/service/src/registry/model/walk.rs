@@ -32,9 +32,9 @@ struct Place {
 
 /// Both worlds, and what connects them.
 pub struct Walk {
-    /// The reference.
+    /// What Linux would show.
     pub linux: Linux,
-    /// The service.
+    /// The service, and what the processes see of it.
     pub world: World,
     /// The processes' own sides.
     pub programs: BTreeMap<Pid, Program>,

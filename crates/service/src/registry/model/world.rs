@@ -37,7 +37,7 @@ pub struct World {
     pub registry: Registry,
     /// The core that relays.
     pub core: ByHand,
-    /// Regions whose slow-path bells the loop watches.
+    /// The regions of which the loop has been told to watch the slow-path bell.
     pub watched: BTreeMap<u32, Arc<OwnedFd>>,
     /// Descriptors that the core watches before any application comes.
     pub watched_first: usize,
