@@ -164,6 +164,7 @@ impl Tcp {
         };
         let (exceptions, commands): (Vec<_>, Vec<_>) = rings.into_iter().unzip();
         let mut slow = SlowPath::new(slow_config, flows, commands, base::Instant::ZERO);
+        slow.set_give_way(std::thread::yield_now);
         slow.announce(0);
         Ok(Self { slow, exceptions, began, places: HashMap::new(), next_token: 1, departing: HashMap::new() })
     }
