@@ -5,6 +5,7 @@ pub mod server;
 use crate::bars::{self, Bar, Limit, Measure};
 use crate::client::protocol::{Protocol, Shape};
 use crate::client::{self, Load, Measured, Pace};
+use crate::exchange::{Kind, on_ring};
 use crate::launch::{Port, Service};
 use crate::redis::local;
 use crate::samples::Samples;
@@ -23,6 +24,10 @@ const MANY: Shape = Shape { keys: 100_000, key_bytes: 32, value_bytes: 64 };
 const SKEW: u32 = 90;
 /// Connections at the highest load.
 const BUSY: u32 = 256;
+/// StackMap, Figure 8: objects of 1,024 bytes.
+const OBJECTS: Shape = Shape { keys: 10_000, key_bytes: 32, value_bytes: 1024 };
+/// Numbers of connections of that figure.
+const OF_OBJECTS: [u32; 3] = [1, 10, 100];
 /// Connections at low load.
 const CALM: u32 = 64;
 /// Numbers of threads of the server.
@@ -40,12 +45,22 @@ const BARS: &[Bar] = &[
     Bar { cases: WAITING, metric: "p50", measure: OR_TIMER, limit: THIRD },
     Bar { cases: WAITING, metric: "p99", measure: OR_TIMER, limit: THIRD },
 ];
+/// A server on rings must serve so much more than one with sockets (TAS, Table 7: 1.48 with two cores and more).
+const RING_BARS: &[Bar] = &[Bar {
+    cases: "kv/hot/best",
+    metric: "rate",
+    measure: Measure::Over("towpath"),
+    limit: Limit::Least(1.4),
+}];
+/// The server on rings; named like a system.
+const RING: &str = "ring";
 const WAITING: &str = "kv/profile-latency/waiting";
 /// The floor of a client that sleeps on a timer, which wakes it late whatever carries the requests; named like a system.
 const TIMER: &str = "timer";
 const OR_TIMER: Measure = Measure::OverOrFloor("kernel", TIMER);
 
 /// One load on the store.
+#[derive(Clone, Copy)]
 struct Use {
     shape: Shape,
     connections: u32,
@@ -57,19 +72,36 @@ impl Use {
     fn measure<'a>(&self, place: impl Into<Place<'a>>, seconds: f64, seed: u64) -> anyhow::Result<Measured> {
         let pair = Pair::start(place)?;
         pair.connect(self.connections - 1)?;
-        let load = Load {
+        let load = self.load(seconds, seed, pair.pids());
+        pair.far(&ask::Ask::Kv(Ask::Hold(self.shape)))?;
+        let serve = Ask::Serve(self.threads);
+        let (answer, _) = pair.both(&ask::Ask::Client(client::Ask::Load(load)), &ask::Ask::Kv(serve))?;
+        Measured::new(&answer)
+    }
+
+    /// As [`measure`](Self::measure) with a server on rings, as many as it has threads.
+    fn on_rings(&self, service: &Service, seconds: f64, seed: u64) -> anyhow::Result<Measured> {
+        let connections = self.connections / self.threads;
+        let ask = on_ring::Ask {
+            kind: Kind::Store(self.shape),
+            rings: self.threads,
+            connections,
+            is_metered: false,
+        };
+        let load = |client, server| self.load(seconds, seed, vec![client, server, service.pid()]);
+        Ok(on_ring::measure(service, ask, load)?.0)
+    }
+
+    fn load(&self, seconds: f64, seed: u64, pids: Vec<u32>) -> Load {
+        Load {
             protocol: Protocol::Own,
             shape: self.shape,
             skew: SKEW,
             pace: self.pace,
             milliseconds: (seconds * 1e3) as u32,
             seed,
-            pids: pair.pids(),
-        };
-        pair.far(&ask::Ask::Kv(Ask::Hold(self.shape)))?;
-        let serve = Ask::Serve(self.threads);
-        let (answer, _) = pair.both(&ask::Ask::Client(client::Ask::Load(load)), &ask::Ask::Kv(serve))?;
-        Measured::new(&answer)
+            pids,
+        }
     }
 }
 
@@ -85,6 +117,8 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     let mut samples = Samples::default();
     let rate = calm_rate(options)?;
     for run in 0..options.runs() {
+        on_rings(&service, run as u64, options.seconds(), &mut samples)
+            .with_context(|| format!("rings, run {}", run + 1))?;
         for system in [Some(&service), None] {
             one(system, run as u64, rate, options.seconds(), &mut samples)
                 .with_context(|| format!("run {}", run + 1))?;
@@ -93,7 +127,8 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     service.stop();
     report.note(format!(
         "kv/hot: one key, {BUSY} connections, closed loop, a server of 1 and of 2 threads behind one lock; best: the better of \
-         the two in each run; kv/zipf: {} keys of {} bytes, values of {}, {BUSY} connections",
+         the two in each run; kv/zipf: {} keys of {} bytes, values of {}, {BUSY} connections; kv/1KiB: objects of 1,024 bytes (StackMap, \
+         Figure 8); ring: a server on rings, one for each thread, of the same client",
         number(f64::from(MANY.keys)),
         MANY.key_bytes,
         MANY.value_bytes
@@ -111,7 +146,41 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     report.rows = samples.rows();
     report.ratios = samples.ratios("towpath", &["kernel", TIMER]);
     bars::judge(&mut report, "towpath", BARS);
+    report.ratios.extend(samples.ratios(RING, &["towpath"]));
+    bars::judge(&mut report, RING, RING_BARS);
     Ok(report)
+}
+
+/// The loads at which a store is asked as fast as it answers; `measure` runs one. The better number of threads for one hot key counts as "best".
+fn busy(
+    name: &str,
+    samples: &mut Samples,
+    measure: impl Fn(Use) -> anyhow::Result<Measured>,
+) -> anyhow::Result<()> {
+    let mut best: Option<Measured> = None;
+    for threads in THREADS {
+        let hot = Use { shape: HOT, connections: BUSY, threads, pace: Pace::Closed };
+        let measured = measure(hot).context("kv/hot")?;
+        measured.add_rate(&format!("kv/hot/t{threads}"), name, samples);
+        best = best.filter(|best| best.rate > measured.rate).or(Some(measured));
+    }
+    if let Some(best) = best {
+        best.add_rate("kv/hot/best", name, samples);
+    }
+    for threads in THREADS {
+        let zipf = Use { shape: MANY, connections: BUSY, threads, pace: Pace::Closed };
+        measure(zipf).context("kv/zipf")?.add_rate(&format!("kv/zipf/t{threads}"), name, samples);
+    }
+    for connections in OF_OBJECTS {
+        let objects = Use { shape: OBJECTS, connections, threads: 1, pace: Pace::Closed };
+        measure(objects).context("kv/1KiB")?.add_rate(&format!("kv/1KiB/n{connections}"), name, samples);
+    }
+    Ok(())
+}
+
+/// Runs the cases of high load once with a server on rings.
+fn on_rings(service: &Service, seed: u64, seconds: f64, samples: &mut Samples) -> anyhow::Result<()> {
+    busy(RING, samples, |load| load.on_rings(service, seconds, seed))
 }
 
 /// Runs every case once on one system.
@@ -123,18 +192,7 @@ fn one(
     samples: &mut Samples,
 ) -> anyhow::Result<()> {
     let name = if system.is_some() { "towpath" } else { "kernel" };
-    let mut best: Option<Measured> = None;
-    for threads in THREADS {
-        let hot = Use { shape: HOT, connections: BUSY, threads, pace: Pace::Closed };
-        let measured = hot.measure(system, seconds, seed).context("kv/hot")?;
-        measured.add_rate(&format!("kv/hot/t{threads}"), name, samples);
-        best = best.filter(|best| best.rate > measured.rate).or(Some(measured));
-    }
-    if let Some(best) = best {
-        best.add_rate("kv/hot/best", name, samples);
-    }
-    let zipf = Use { shape: MANY, connections: BUSY, threads: 1, pace: Pace::Closed };
-    zipf.measure(system, seconds, seed).context("kv/zipf")?.add_rate("kv/zipf/t1", name, samples);
+    busy(name, samples, |load| load.measure(system, seconds, seed))?;
     let profiles = [
         ("latency", Place::from(system)),
         ("profile-latency", system.map_or(Place::Kernel, Place::TowpathForLatency)),

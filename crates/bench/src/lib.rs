@@ -15,6 +15,7 @@ mod cpu;
 mod dctcp_rate;
 mod demo;
 mod echo;
+mod exchange;
 mod flood;
 mod floor;
 mod idle;
@@ -36,12 +37,14 @@ mod redis;
 mod report;
 mod rig;
 mod ring;
+mod ring_idle;
 mod roles;
 mod samples;
 mod served;
 mod sockets;
 mod sockperf;
 mod spikes;
+mod stackmap;
 mod stream;
 mod table;
 mod tap;
@@ -130,6 +133,16 @@ const BENCHES: &[Bench] = &[
         name: "ring",
         about: "64-byte RPCs with sockets, answered by a ring, by sockets, by the kernel's epoll and io_uring",
         run: ring::run,
+    },
+    Bench {
+        name: "stackmap",
+        about: "HTTP and messages with a head, answered by a ring, by sockets, by the kernel's epoll and io_uring",
+        run: stackmap::run,
+    },
+    Bench {
+        name: ring_idle::NAME,
+        about: "idle connections held by rings of several processes (--processes, --connections): memory of each",
+        run: ring_idle::run,
     },
     Bench {
         name: "kv",
@@ -247,6 +260,12 @@ pub fn run(name: &str, args: &[String]) -> anyhow::Result<ExitCode> {
     if name == idle::NAME {
         return Ok(match options::parse_for::<idle::Arguments>(name, args)? {
             Ok(arguments) => finish(&idle::measure(&arguments)?, &arguments.common, began)?,
+            Err(code) => code,
+        });
+    }
+    if name == ring_idle::NAME {
+        return Ok(match options::parse_for::<ring_idle::Arguments>(name, args)? {
+            Ok(arguments) => finish(&ring_idle::measure(&arguments)?, &arguments.common, began)?,
             Err(code) => code,
         });
     }

@@ -7,6 +7,7 @@
 use crate::bars::{self, Bar, Limit, Measure};
 use crate::client::{self, Load};
 use crate::echo;
+use crate::exchange::{Kind, on_ring};
 use crate::launch::{Port, Service};
 use crate::peer::{self, Peer};
 use crate::redis::local;
@@ -16,7 +17,7 @@ use crate::sockets::actor::Answer;
 use crate::sockets::pair::{Pair, Place};
 use crate::sockets::{ask, echo as server, raise_limit};
 use crate::tap::forwarder::{End, Ready};
-use crate::tap::link::{Kind, Link};
+use crate::tap::link::{self, Link};
 use crate::tap::namespace::Namespace;
 use crate::tap::reflector;
 use crate::{Options, Report, clock, cpu};
@@ -49,6 +50,8 @@ const fn fifth(cases: &'static str, measure: Measure) -> Bar {
 }
 const OF_KERNEL: Measure = Measure::Over(KERNEL);
 const KERNEL: &str = "kernel";
+/// A server on a ring; named like a system.
+const RING: &str = "ring";
 /// The system name of the floor over TAP.
 const REFLECTOR: &str = reflector::ROLE;
 const BARS: &[Bar] = &[fifth(LOCAL, OF_KERNEL)];
@@ -77,6 +80,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
         let what = || format!("run {}", run + 1);
         sockets(LOCAL, Place::Towpath(&service), options, &mut samples).with_context(what)?;
         sockets(LOCAL, Place::Kernel, options, &mut samples).with_context(what)?;
+        on_a_ring(&service, options, &mut samples).with_context(what)?;
         low_level(options, &mut samples).with_context(what)?;
     }
     service.stop();
@@ -95,12 +99,13 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     report.note(
         "towpath: processor time of the server's process and of the service, less the application's cycles; its modules are \
          elapsed time as its threads count it (`towpath stat --cycles always`): wait includes looking for requests and yielding the \
-         processor to the client. low-level: an application over the region and the memory port, whose far end has no stack. reflector: the \
+         processor to the client. ring: a server on a ring, with the times of its calls; low-level: an application over the region and the memory port, whose far end has no stack. reflector: the \
          floor over TAP, a process that reads a frame, exchanges its addresses and numbers, and writes it: the kernel's client takes it for \
          a server that echoes",
     );
     report.rows = samples.rows();
     report.ratios = samples.ratios("towpath", &[KERNEL, REFLECTOR]);
+    report.ratios.extend(samples.ratios(RING, &["towpath"]));
     // Drop the other ratios: ticks of 10 ms measure poorly a server that is hardly ever in user mode.
     report.ratios.retain(|ratio| ratio.metric == STACK);
     bars::judge(&mut report, "towpath", if is_root { ROOT_BARS } else { BARS });
@@ -111,7 +116,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
 fn over_tap(options: &Options, samples: &mut Samples) -> anyhow::Result<()> {
     let namespace = Namespace::new()?;
     let service = Service::start(options, Port::Tap { namespace: namespace.name(), offloads: true })?;
-    let taps = Link::new(Kind::TapOffloads)?;
+    let taps = Link::new(link::Kind::TapOffloads)?;
     for run in 0..options.runs() {
         let what = || format!("over TAP, run {}", run + 1);
         sockets(TAP, Place::Tap(&service, &namespace), options, samples).with_context(what)?;
@@ -248,6 +253,30 @@ fn of_towpath(told: &Value, server: u32, is_local: bool, used: Used, per_ns: f64
     let all = (used.server.iter().sum::<u64>() + used.service) as f64 * per_ns / requests;
     modules.insert(STACK.to_owned(), (all - application).max(0.0));
     Ok(modules)
+}
+
+/// One run of a server on a ring, TAS's low-level API within a host. Its thread counts its own cycles, which costs some of them.
+fn on_a_ring(service: &Service, options: &Options, samples: &mut Samples) -> anyhow::Result<()> {
+    let kind = Kind::Header(client::protocol::HEAD as u32);
+    let ask = on_ring::Ask { kind, rings: 1, connections: CONNECTIONS, is_metered: true };
+    let rate = Rate::start();
+    let load = |_, server| Load::echo(options.seconds(), vec![server, service.pid()]);
+    let (measured, counts) = on_ring::measure(service, ask, load)?;
+    let per_ns = rate.ticks_per_ns();
+    let [_, ready, spent @ ..] = counts.as_slice() else { bail!("no answer of the server") };
+    let of_part = |part: on_ring::Part| spent.get(part as usize).map_or(f64::NAN, |ticks| ticks / ready);
+    let parts = [
+        ("ring: wait", on_ring::Part::Wait),
+        ("ring: read", on_ring::Part::Read),
+        ("ring: write", on_ring::Part::Write),
+    ];
+    let mut modules: Modules =
+        parts.into_iter().map(|(name, part)| (name.to_owned(), of_part(part))).collect();
+    let application = of_part(on_ring::Part::Answer);
+    modules.insert(APPLICATION.to_owned(), application);
+    modules.insert(STACK.to_owned(), (measured.cpu_ns * per_ns - application).max(0.0));
+    add(LOCAL, RING, modules, samples);
+    Ok(())
 }
 
 /// One run with the low-level API.

@@ -1,6 +1,8 @@
 //! What peer processes do: each role by its name, with its main function.
 
 use crate::ccp_figures::agent;
+use crate::exchange::on_ring;
+use crate::ring_idle::holder;
 use crate::spikes::handover;
 use crate::spikes::memory::holes;
 use crate::tap::{forwarder, reflector};
@@ -23,6 +25,8 @@ const ROLES: &[(&str, Role)] = &[
     (bulk::carrier::SOURCE, bulk::carrier::source),
     (sockets::ask::ROLE, sockets::ask::main),
     (ring::server::ROLE, ring::server::main),
+    (on_ring::ROLE, on_ring::main),
+    (holder::ROLE, holder::main),
 ];
 
 /// The main function of a process that was started as a peer: runs the role that its arguments name.

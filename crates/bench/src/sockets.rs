@@ -17,7 +17,7 @@ pub mod pipeline;
 mod ready;
 mod rpc;
 #[allow(unsafe_code)]
-mod uring;
+pub mod uring;
 mod wake;
 
 use crate::launch::{Port, Service};

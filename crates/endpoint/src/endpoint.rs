@@ -158,10 +158,16 @@ impl Endpoint {
     /// Initializes the block of a fresh connection.
     pub fn begin(&self, nonblock: bool, passive: bool) {
         let b = self.block();
-        self.store(&Sender::default());
-        b.rx_tail.store(0, Ordering::Relaxed);
         b.tx_lock.store(0, Ordering::Relaxed);
         b.rx_lock.store(0, Ordering::Relaxed);
+        self.begin_locked(nonblock, passive);
+    }
+
+    /// As [`begin`](Self::begin); the locks of both directions stay as they are ([`queue::holding`]).
+    pub fn begin_locked(&self, nonblock: bool, passive: bool) {
+        let b = self.block();
+        self.store(&Sender::default());
+        b.rx_tail.store(0, Ordering::Relaxed);
         // `connect` need not report an accepted connection.
         let side = if self.mapped.side == Side::One { state::SIDE_ONE } else { 0 };
         b.state.store(if passive { state::TOLD } else { 0 } | side, Ordering::Relaxed);

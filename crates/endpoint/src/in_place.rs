@@ -12,8 +12,9 @@
 use crate::region::{Bell, Mapped};
 use crate::stream::is_enough_space;
 use crate::{Endpoint, Parts, flags, state};
-use queue::Ring;
-use queue::stream::{Sender, note_consumed, note_produced, readable, wants_space, watcher};
+pub use queue::batch::owed;
+use queue::stream::{Sender, note_consumed, readable};
+use queue::{Ring, batch};
 use rustix::io::Errno;
 use shm::half_flags::{FIN, READ_CLOSED, RELEASED};
 use std::sync::atomic::Ordering;
@@ -41,16 +42,6 @@ pub struct Room {
     pub pieces: [Piece; 2],
     /// Bytes of both pieces.
     pub total: usize,
-}
-
-/// What the other side may have to be told after the barrier: bits.
-pub mod owed {
-    /// More bytes were published.
-    pub const BYTES: u8 = 1;
-    /// Bytes were consumed, and a sender that waits for space would find enough.
-    pub const SPACE: u8 = 1 << 1;
-    /// Every byte was consumed: this side's ring may be given back.
-    pub const REST: u8 = 1 << 2;
 }
 
 impl Endpoint {
@@ -208,17 +199,14 @@ impl Endpoint {
     /// [`publish`](Self::publish).
     #[inline]
     pub fn commit(&self, n: usize) {
-        let block = self.block();
-        let head = block.tx_head.load(Ordering::Relaxed).wrapping_add(n as u64);
-        // Release: as `Sender::keep`.
-        block.tx_head.store(head, Ordering::Release);
+        batch::commit(self.block(), n);
     }
 
     /// Publishes what was committed. The caller executes [`queue::stream::barrier`] and then calls
     /// [`settle_progress`](Self::settle_progress), which gets [`owed::BYTES`].
     #[inline]
     pub fn publish(&self) {
-        note_produced(self.halves().0, self.block().tx_head.load(Ordering::Relaxed));
+        batch::publish(self.halves().0, self.block());
     }
 
     /// Does what is owed after the barrier, and returns the bell by which the peer is to be told of it, if it is. `moment` is
@@ -233,8 +221,7 @@ impl Endpoint {
         if owed & owed::BYTES != 0 && self.state() & state::DEFERRED != 0 {
             self.announce();
         }
-        let is_due = owed & owed::BYTES != 0 || owed & owed::SPACE != 0 && wants_space(peer);
-        let context = watcher(peer).filter(|_| is_due)?;
+        let context = batch::to_tell(owed, peer)?;
         let bell = Bell { context, word: self.slot() / 64, bits: 1 << (self.slot() % 64) };
         self.mapped.note_moment(own, bell, moment);
         Some(bell)

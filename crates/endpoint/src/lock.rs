@@ -3,8 +3,9 @@
 
 use crate::Endpoint;
 use crate::region::Mapped;
+use queue::holding;
 use rustix::io::Errno;
-use shm::{KEPT, MOVED};
+use shm::MOVED;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -65,13 +66,12 @@ impl Endpoint {
     /// Keeps the connection for good: the service gives it to no other holder of its descriptor. False: another has it already.
     #[must_use]
     pub fn keep(&self) -> bool {
-        self.block().rx_lock.compare_exchange(0, KEPT, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        holding::keep(self.block())
     }
 
     /// Ends what [`Self::keep`] began: the service may give the connection to another holder again.
     pub fn keep_no_more(&self) {
-        // Release: pairs with the Acquire of the party that takes the connection over.
-        let _ = self.block().rx_lock.compare_exchange(KEPT, 0, Ordering::Release, Ordering::Relaxed);
+        holding::keep_no_more(self.block());
     }
 }
 

@@ -16,7 +16,7 @@
 //! ever cleared; a bit that has been left without a grant is cleared by the next process that looks.
 
 use crate::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use crate::doorbell::barrier_after_rmw;
+use crate::doorbell::barrier_beside_rmw;
 use crate::fence;
 use core::ops::Range;
 use shm::grant_state::{CLAIMED, QUEUED, VALUE};
@@ -288,7 +288,7 @@ impl<'a> Accepting<'a> {
         if self.0.top.load(SeqCst) & group == 0 {
             self.0.top.fetch_or(group, SeqCst);
         }
-        barrier_after_rmw();
+        barrier_beside_rmw();
     }
 
     fn clear_bit(self, grant: usize) {
@@ -305,7 +305,7 @@ impl<'a> Accepting<'a> {
         let is_empty = || words.iter().all(|word| word.load(SeqCst) == 0);
         if is_empty() {
             self.0.top.fetch_and(!(1 << group), SeqCst);
-            barrier_after_rmw();
+            barrier_beside_rmw();
             // A bit set meanwhile may have found the group's bit still set.
             if !is_empty() {
                 self.0.top.fetch_or(1 << group, SeqCst);

@@ -19,9 +19,9 @@ use shm::ContextBlock;
 #[cfg(not(loom))]
 use shm::{Region, Side};
 
-/// A full barrier after a read-modify-write. On x86 the locked instruction is a full barrier already.
+/// A full barrier beside a read-modify-write. On x86 the locked instruction is a full barrier already.
 #[inline]
-pub(crate) fn barrier_after_rmw() {
+pub(crate) fn barrier_beside_rmw() {
     if cfg!(any(loom, not(target_arch = "x86_64"))) {
         fence(SeqCst);
     }
@@ -87,7 +87,7 @@ impl<'a> Doorbell<'a> {
         let group = 1u64 << (word / self.words_per_group);
         if self.block.top.load(SeqCst) & group == 0 {
             self.block.top.fetch_or(group, SeqCst);
-            barrier_after_rmw();
+            barrier_beside_rmw();
         }
         self.wake()
     }

@@ -9,7 +9,7 @@
 //! found to the position written by then.
 
 use crate::Ordering::{AcqRel, Acquire, Relaxed};
-use crate::doorbell::barrier_after_rmw;
+use crate::doorbell::barrier_beside_rmw;
 use crate::stream::Sender;
 use shm::sock_state::HELD;
 use shm::{Half, SockBlock, half_flags};
@@ -26,7 +26,7 @@ impl Sender {
     pub fn announce(&self, own: &Half, to: u64) -> bool {
         // Release: bytes and rings before the head (pairs with the Acquire in `readable`).
         let before = own.tx_head.fetch_max(to.min(self.head), AcqRel);
-        barrier_after_rmw();
+        barrier_beside_rmw();
         before < to.min(self.head)
     }
 
@@ -56,7 +56,7 @@ pub fn let_go_for(own: &Half, block: &SockBlock, from: u64, is_its: impl FnOnce(
     let went =
         is_held && from < written && own.tx_head.compare_exchange(from, written, AcqRel, Relaxed).is_ok();
     own.flags.fetch_and(!half_flags::PUSHING, AcqRel);
-    barrier_after_rmw();
+    barrier_beside_rmw();
     went
 }
 

@@ -164,3 +164,40 @@ fn misuse_and_a_forked_child_get_errors() {
     let misuse = program(place.folder.path(), "tests/c/misuse.c");
     assert_eq!(output(Command::new(misuse).env("TOWPATH_CONTROL", &place.control)), "");
 }
+
+/// Requests of RESP2 and of HTTP, a last one, and how its answer begins.
+const RESP: [&str; 4] = [
+    "*1\r\n$4\r\nPING\r\n",
+    "+PONG\r\n",
+    "*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$5\r\nvalue\r\n",
+    "*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n",
+];
+const HTTP: [&str; 4] = [
+    "GET /ok HTTP/1.1\r\nHost: x\r\n\r\n",
+    "HTTP/1.1 200 OK\r\n",
+    "GET /ok HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
+    "GET /none HTTP/1.1\r\nHost: x\r\nContent-Length: 12\r\n\r\nbody of four",
+];
+
+/// A peer that shares memory with a server changes bytes while the server looks at them: what was checked is what is used.
+#[test]
+fn a_peer_that_changes_bytes_while_they_are_looked_at_fools_no_parser() {
+    let place = service();
+    let scribbles = program(place.folder.path(), "tests/c/scribbles.c");
+    let kv_in_c = program(place.folder.path(), "examples/kv.c");
+    let mut servers = vec![(place.start(Command::new(kv_in_c).args(["127.0.0.1", "0"])), RESP)];
+    let examples = built().join("examples");
+    if examples.join("kv").exists() && examples.join("http").exists() {
+        servers.push((place.example("kv"), RESP));
+        let http =
+            place.start(Command::new(examples.join("http")).arg("127.0.0.1:0").arg(place.folder.path()));
+        servers.push((http, HTTP));
+    } else {
+        eprintln!("only kv in C: the examples in Rust are built with the workspace");
+    }
+    for (server, texts) in &servers {
+        let port = server.address.port().to_string();
+        let mut command = Command::new(&scribbles);
+        assert_eq!(output(command.arg(port).args(texts).env("TOWPATH_CONTROL", &place.control)), "");
+    }
+}

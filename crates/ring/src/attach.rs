@@ -16,6 +16,7 @@ use crate::ring::Ring;
 use crate::table::Kept;
 use control::{KernelReason, Line, Reply, Request, tcp_state};
 use endpoint::Endpoint;
+use queue::holding;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with, socketpair};
@@ -56,19 +57,13 @@ impl Ring {
 
     fn take(&self, passed: &Internal, described: Described) -> Result<Endpoint, Error> {
         let Described { family, is_nonblocking } = described;
-        let shown = Presented { fd: passed.number(), family, is_nonblocking, waits: false };
-        let link = presented::take(&self.service.client, shown).map_err(|e| match e {
+        let shown = Presented { fd: passed.number(), family, is_nonblocking, waits: false, keeps: true };
+        presented::take(&self.service.client, shown).map_err(|e| match e {
             _ if self.check().is_err() => Error::ServiceGone,
             Errno::NOTCONN => Error::KernelOnly(KernelReason::NothingLeft),
             Errno::NOBUFS => Error::Full(e),
             e => Error::Refused(e),
-        })?;
-        if link.keep() {
-            return Ok(link);
-        }
-        // Another holder has used its descriptor since.
-        link.release(self.service.client.holder_bit(), false);
-        Err(Error::Refused(Errno::AGAIN))
+        })
     }
 }
 
@@ -104,9 +99,7 @@ impl Conn<'_> {
         let index = self.index;
         if let Kept::Connection(Connection { link, .. }) = self.ring.table.remove(index) {
             self.ring.watches.remove(&link.mapped, link.slot());
-            link.keep_no_more();
-            // Release: pairs with the Acquire of the service, which takes the connection out of the block.
-            link.block().holders.fetch_and(!client.holder_bit(), Ordering::Release);
+            holding::let_go(link.block(), client.holder_bit());
         }
         Ok(passed)
     }

@@ -7,6 +7,31 @@ use endpoint::Endpoint;
 use endpoint::in_place::{Piece, Unread};
 
 /// The unread bytes of one connection, until this is dropped. Spans and slices of it cannot live longer.
+///
+/// ```
+/// # fn turn(ring: &mut ring::Ring, handle: ring::Handle) -> Result<Option<u8>, ring::Error> {
+/// let mut read = ring.conn(handle)?.read()?;
+/// let first = read.bytes().first().copied();
+/// read.consume(usize::from(first.is_some()));
+/// ring.flush();
+/// # Ok(first) }
+/// ```
+/// A slice does not outlive the consume of its bytes,
+/// ```compile_fail,E0505
+/// # fn turn(ring: &mut ring::Ring, handle: ring::Handle) -> Result<Option<u8>, ring::Error> {
+/// let mut read = ring.conn(handle)?.read()?;
+/// let bytes = read.bytes();
+/// read.consume(1);
+/// # Ok(bytes.first().copied()) }
+/// ```
+/// nor a span the next flush or wait:
+/// ```compile_fail,E0499
+/// # fn turn(ring: &mut ring::Ring, handle: ring::Handle) -> Result<Option<usize>, ring::Error> {
+/// let mut read = ring.conn(handle)?.read()?;
+/// let span = read.spans().next();
+/// ring.flush();
+/// # Ok(span.map(|span| span.len())) }
+/// ```
 #[derive(Debug)]
 pub struct Read<'a> {
     ring: &'a mut Ring,

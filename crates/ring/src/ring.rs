@@ -25,6 +25,15 @@ use std::time::Instant;
 const EVENTS_MOST: usize = 256;
 
 /// One thread's connections and listeners. It may be moved to another thread between calls, and never be used by two at once.
+///
+/// ```
+/// fn moves<T: Send>() {}
+/// moves::<ring::Ring>();
+/// ```
+/// ```compile_fail,E0277
+/// fn is_shared<T: Sync>() {}
+/// is_shared::<ring::Ring>();
+/// ```
 #[derive(Debug)]
 pub struct Ring {
     pub(crate) service: Service,

@@ -7,7 +7,6 @@ use crate::ring::{Ring, enqueue};
 use endpoint::stream::ready;
 use rustix::io::Errno;
 use shm::half_flags::FIN;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Longest sleep when some news does not wake the ring: a peer that sends no wake-ups, no memory, no eventfd.
@@ -244,14 +243,14 @@ impl Ring {
     }
 
     fn prepare_sleep(&self) -> bool {
-        self.context.sleeping.store(true, Ordering::SeqCst);
+        self.context.sleeping.announce();
         let is_quiet = self.watches.prepare_sleep(self.context.number);
         self.listening().fold(is_quiet, |is_quiet, listening| listening.prepare_sleep() && is_quiet)
     }
 
     fn awake(&self) {
         self.listening().for_each(Listening::take_turn);
-        self.context.sleeping.store(false, Ordering::SeqCst);
+        self.context.sleeping.awake();
         self.watches.awake(self.context.number);
     }
 }

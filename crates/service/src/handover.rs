@@ -23,10 +23,11 @@ use crate::registry::registration::new_eventfd;
 use crate::registry::{Answer, Registry};
 use crate::relay::endpoint::{ADVICE, End, Place};
 use control::{KernelReason, Left, Reply};
+use queue::holding;
 use queue::stream::{Sender, raise, watch};
 use rustix::io::Errno;
 use shm::half_flags::{FAILED, FIN, NEAR, OPEN, READ_CLOSED, RESET, WANT_SPACE};
-use shm::{Half, KEPT, MOVED, Side, SockBlock, TRUST, TRUST_CONTEXT};
+use shm::{Half, KEPT, Side, SockBlock, TRUST, TRUST_CONTEXT};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -41,17 +42,7 @@ const ROW_MAX: usize = 16;
 /// # Errors
 /// EAGAIN when another holder of the socket is in the middle of a copy, EBUSY when a ring keeps the connection.
 fn seize(block: &SockBlock) -> Result<(), Errno> {
-    let alone = block.holders.load(Ordering::Acquire) & !TRUST == 0;
-    let locks = [&block.tx_lock, &block.rx_lock];
-    for (i, lock) in locks.iter().enumerate() {
-        if alone {
-            lock.store(MOVED, Ordering::Release);
-        } else if let Err(owner) = lock.compare_exchange(0, MOVED, Ordering::AcqRel, Ordering::Relaxed) {
-            locks[..i].iter().for_each(|taken| taken.store(0, Ordering::Release));
-            return Err(if owner == KEPT { Errno::BUSY } else { Errno::AGAIN });
-        }
-    }
-    Ok(())
+    holding::seize(block).map_err(|owner| if owner == KEPT { Errno::BUSY } else { Errno::AGAIN })
 }
 
 /// Directions that the previous holder has shut down.

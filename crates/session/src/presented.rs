@@ -7,6 +7,7 @@ use crate::{Client, sys};
 use control::{Reply, Request};
 use endpoint::lock::thread_number;
 use endpoint::{Endpoint, state};
+use queue::holding;
 use queue::stream::{Sender, raise};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
@@ -30,6 +31,8 @@ pub struct Presented {
     pub is_nonblocking: bool,
     /// A handshake that goes on is waited for.
     pub waits: bool,
+    /// The connection is for a ring, which keeps it from the beginning ([`queue::holding::keep`]).
+    pub keeps: bool,
 }
 
 /// Gets the connection behind a descriptor for this process, from whichever process has it.
@@ -44,9 +47,7 @@ pub fn take(client: &Arc<Client>, shown: Presented) -> Result<Endpoint, Errno> {
     // Both directions stay locked until all is set up: a process that asks for the connection meanwhile must find us in a call.
     Sender::default().keep(block);
     block.rx_tail.store(0, Ordering::Relaxed);
-    for word in [&block.tx_lock, &block.rx_lock] {
-        word.store(thread_number(), Ordering::Release);
-    }
+    holding::set_up(block, thread_number());
     let taken = ask(client, shown, index).and_then(|reply| adopt(client, shown, index, &reply));
     taken.inspect_err(|_| block.holders.store(0, Ordering::Release))
 }
@@ -85,11 +86,13 @@ fn adopt(client: &Arc<Client>, shown: Presented, index: u32, reply: &Reply) -> R
         return Err(Errno::NOTCONN);
     }
     let link = Endpoint::new(client.home.clone(), slot, client.home.clone(), index);
-    link.begin(shown.is_nonblocking, true);
+    link.begin_locked(shown.is_nonblocking, true);
     store_addresses(&link, local, peer, shown.family);
     let shut = [(shut_read, state::SHUT_RD), (shut_write, state::SHUT_WR)];
     link.note(shut.iter().filter(|(is, _)| *is).fold(state::OPEN | state::TOLD, |all, (_, bit)| all | bit));
     let ended = [(shut_read, READ_CLOSED), (shut_write, FIN)];
     raise(link.halves().0, ended.iter().filter(|(is, _)| *is).fold(0, |all, (_, bit)| all | bit));
+    let open = if shown.keeps { holding::open_kept } else { holding::open };
+    open(link.block());
     Ok(link)
 }

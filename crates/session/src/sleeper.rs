@@ -9,6 +9,8 @@ use crate::sys::signal::Deferred;
 use crate::{Client, detached, lock};
 use control::{Reply, Request};
 use endpoint::host::Waker;
+use queue::Wake;
+use queue::waking::Asleep;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd, RawFd};
 use rustix::io::Errno;
@@ -45,7 +47,7 @@ pub struct Context {
     /// When lost eventfds were last asked for again.
     asked_again: Mutex<Option<Instant>>,
     /// A thread sleeps here. Set before its last look at what others may bring by `wake`.
-    pub sleeping: AtomicBool,
+    pub sleeping: Asleep,
     /// The kernel has reported a descriptor of [`Context::watch`], and nothing has looked since.
     outside: AtomicBool,
     /// Decides when spinning pays.
@@ -128,7 +130,7 @@ impl Context {
             is_deaf: AtomicBool::new(false),
             losses: AtomicU32::new(0),
             asked_again: Mutex::new(None),
-            sleeping: AtomicBool::new(false),
+            sleeping: Asleep::default(),
             outside: AtomicBool::new(false),
             spin: Spin::new(client.welcome.settings.spin_ns),
             client: client.clone(),
@@ -186,7 +188,7 @@ impl Context {
 
     /// Wakes the threads that sleep here, from within this process.
     pub fn wake(&self) {
-        if self.sleeping.swap(false, Ordering::SeqCst) {
+        if self.sleeping.wake() == Wake::Needed {
             self.local.ring();
         }
     }

@@ -489,7 +489,7 @@ impl Set {
     fn enter(&self, context: &Context, is_idle: impl FnOnce(&Interest) -> bool) -> bool {
         let mut inner = lock(&self.inner);
         let is_alone = self.count_sleepers(|n| n + 1) == 0;
-        context.sleeping.store(true, Ordering::SeqCst);
+        context.sleeping.announce();
         let quiet = inner.arm(context);
         if !(quiet || is_alone) {
             // Something had come, which withdraws the other threads' announcement, too: wake them.
@@ -502,7 +502,7 @@ impl Set {
     fn leave(&self, context: &Context) {
         let inner = lock(&self.inner);
         if self.count_sleepers(|n| n.saturating_sub(1)) <= 1 {
-            context.sleeping.store(false, Ordering::SeqCst);
+            context.sleeping.awake();
             inner.disarm(context.number);
         }
     }
@@ -513,7 +513,7 @@ impl Set {
             return;
         }
         let Some(context) = self.context() else { return };
-        context.sleeping.store(true, Ordering::SeqCst);
+        context.sleeping.announce();
         let quiet = {
             let mut inner = lock(&self.inner);
             inner.arm(&context) && !inner.has_ready()

@@ -26,7 +26,6 @@ use session::sys::{self, cycle_account};
 use session::{self, detached};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Longest sleep when no context is left to be woken through, or when the other side sends no wake-ups: then the thread polls.
@@ -241,7 +240,7 @@ fn doze(
     mask: Option<u64>,
 ) -> Result<usize, Errno> {
     let is_deaf = context.is_deaf();
-    context.sleeping.store(true, Ordering::SeqCst);
+    context.sleeping.announce();
     let mut quiet = true;
     each_bell(parties, context.number, |bell| {
         // News from before is not lost: the sockets' readiness is checked below.
@@ -276,7 +275,7 @@ fn doze(
     let result = if quiet { block(context, kernel, limit, mask) } else { Ok(0) };
     rests.iter().for_each(Rest::take_turn);
     asleep.leave();
-    context.sleeping.store(false, Ordering::SeqCst);
+    context.sleeping.awake();
     each_bell(parties, context.number, |bell| bell.awake());
     result
 }
@@ -416,7 +415,7 @@ fn sleep_alone(
     spin_and_sleep(true, &mut [], Until { deadline, mask }, &is_ready, |context, _| {
         let is_deaf = context.is_deaf();
         sock.enter(context);
-        context.sleeping.store(true, Ordering::SeqCst);
+        context.sleeping.announce();
         let bell = link.mapped.own_bell(context.number);
         let is_quiet = bell.as_ref().is_none_or(|bell| {
             // News from before is not lost: the socket's readiness is checked below.
@@ -430,7 +429,7 @@ fn sleep_alone(
         } else {
             Ok(0)
         };
-        context.sleeping.store(false, Ordering::SeqCst);
+        context.sleeping.awake();
         bell.into_iter().for_each(|bell| bell.awake());
         sock.leave(context);
         result

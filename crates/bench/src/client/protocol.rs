@@ -18,6 +18,11 @@ const VALUE: u8 = b'v';
 /// Hexadecimal digits at the end of a key that distinguish keys.
 const DIGITS: usize = 8;
 
+/// Bytes of a message that its receiver looks at, and answers with ([`Protocol::Header`]).
+pub const HEAD: usize = 64;
+/// A request of HTTP, of as many bytes as StackMap's client sends.
+const HTTP: &[u8; 96] = b"GET / HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nUser-Agent: towpath-bench\r\nAccept: */*\r\nPad: vvvvvvvvv\r\n\r\n";
+
 /// The format of requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Protocol {
@@ -25,6 +30,10 @@ pub enum Protocol {
     Memcached,
     /// The request is a value; the reply is the same value.
     Echo,
+    /// A GET request of HTTP; the reply's body is as long as a value.
+    Http,
+    /// The request is a value; the reply is its first [`HEAD`] bytes.
+    Header,
 }
 
 /// Number and sizes of the keys and values in the store.
@@ -69,7 +78,8 @@ impl Protocol {
                     shape.write_value(into);
                 }
             }
-            (Self::Echo, _) => shape.write_value(into),
+            (Self::Echo | Self::Header, _) => shape.write_value(into),
+            (Self::Http, _) => into.extend_from_slice(HTTP),
             (Self::Memcached, false) => {
                 into.extend_from_slice(b"get ");
                 shape.write_key(request.key, into);
@@ -92,6 +102,12 @@ impl Protocol {
             (Self::Own, true) => 1,
             (Self::Own, false) => 1 + value,
             (Self::Echo, _) => value,
+            (Self::Header, _) => HEAD as u32,
+            (Self::Http, _) => {
+                let words =
+                    "HTTP/1.1 200 OK\r\nContent-Length: \r\nConnection: keep-alive\r\n\r\n".len() as u32;
+                words + value.checked_ilog10().unwrap_or(0) + 1 + value
+            }
             (Self::Memcached, true) => "STORED\r\n".len() as u32,
             (Self::Memcached, false) => {
                 let words = "VALUE  0 \r\n\r\nEND\r\n".len() as u32;
@@ -104,7 +120,8 @@ impl Protocol {
     pub fn good(self, is_set: bool) -> u8 {
         match (self, is_set) {
             (Self::Own, _) => FOUND,
-            (Self::Echo, _) => VALUE,
+            (Self::Echo | Self::Header, _) => VALUE,
+            (Self::Http, _) => b'H',
             (Self::Memcached, true) => b'S',
             (Self::Memcached, false) => b'V',
         }

@@ -1,31 +1,19 @@
 //! A key-value store that does not scale, on purpose: one table behind one lock for all threads.
 
 use crate::client::protocol::{FOUND, GET, MISSING, SET, Shape};
+use crate::exchange::{self, Answers};
 use crate::sockets::actor::{Actor, Answer};
-use crate::sockets::calls;
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::{Mutex, PoisonError};
 use std::thread::ScopedJoinHandle;
-
-/// Events taken by one `epoll_wait`.
-const EVENTS: usize = 256;
-/// Bytes read at once from a connection, and room for its incomplete request.
-const ROOM: usize = 4096;
 
 /// The table of keys and values, with its lock.
 pub struct Store {
     shape: Shape,
     table: Mutex<HashMap<Vec<u8>, Vec<u8>>>,
-}
-
-/// A connection and the bytes of an incomplete request.
-struct Connection {
-    stream: TcpStream,
-    bytes: Vec<u8>,
 }
 
 impl Store {
@@ -45,86 +33,17 @@ impl Store {
     pub fn serve(&self, streams: Vec<TcpStream>, threads: u32) -> anyhow::Result<()> {
         let mut shares: Vec<Vec<TcpStream>> = (0..threads).map(|_| Vec::new()).collect();
         for (i, stream) in streams.into_iter().enumerate() {
-            stream.set_nonblocking(true)?;
             stream.set_nodelay(true)?;
             shares[i % threads as usize].push(stream);
         }
         std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                shares.into_iter().map(|share| scope.spawn(move || self.serve_share(share))).collect();
+            let serve = |share| scope.spawn(move || exchange::by_epoll(share, self).map(|_| ()));
+            let threads: Vec<_> = shares.into_iter().map(serve).collect();
             let join = |thread: ScopedJoinHandle<'_, _>| {
                 thread.join().unwrap_or_else(|_| bail!("a thread of the server has failed"))
             };
             threads.into_iter().try_for_each(join)
         })
-    }
-
-    /// Serves the connections of one thread.
-    fn serve_share(&self, streams: Vec<TcpStream>) -> anyhow::Result<()> {
-        let set = calls::epoll_create()?;
-        let mut living = streams.len();
-        let mut connections = Vec::with_capacity(living);
-        for (i, stream) in streams.into_iter().enumerate() {
-            calls::epoll_add(&set, &stream, i as u64)?;
-            connections.push(Some(Connection { stream, bytes: Vec::with_capacity(ROOM) }));
-        }
-        let (mut events, mut buffer, mut replies) = ([calls::NO_EVENT; EVENTS], [0; ROOM], Vec::new());
-        while living > 0 {
-            let count = calls::epoll_wait(&set, &mut events, None)?;
-            for event in &events[..count] {
-                let place = &mut connections[event.u64 as usize];
-                let Some(connection) = place else { continue };
-                if !self.turn(connection, &mut buffer, &mut replies)? {
-                    *place = None;
-                    living -= 1;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Answers the requests that have arrived on one connection. False if the peer has closed it.
-    fn turn(
-        &self,
-        connection: &mut Connection,
-        buffer: &mut [u8],
-        replies: &mut Vec<u8>,
-    ) -> anyhow::Result<bool> {
-        let taken = match connection.stream.read(buffer) {
-            Ok(0) => return Ok(false),
-            Ok(taken) => taken,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(true),
-            Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(false),
-            Err(error) => return Err(error).context("a connection of the server"),
-        };
-        replies.clear();
-        if connection.bytes.is_empty() {
-            let used = self.answer(&buffer[..taken], replies)?;
-            connection.bytes.extend_from_slice(&buffer[used..taken]);
-        } else {
-            connection.bytes.extend_from_slice(&buffer[..taken]);
-            let used = self.answer(&connection.bytes, replies)?;
-            connection.bytes.drain(..used);
-        }
-        connection.stream.write_all(replies).context("replies of the server")?;
-        Ok(true)
-    }
-
-    /// Answers the complete requests in `bytes`. Returns the number of bytes consumed.
-    fn answer(&self, bytes: &[u8], replies: &mut Vec<u8>) -> anyhow::Result<usize> {
-        let (key_end, value) = (1 + self.shape.key_bytes as usize, self.shape.value_bytes as usize);
-        let mut used = 0;
-        while let Some(kind) = bytes.get(used) {
-            let len = match *kind {
-                GET => key_end,
-                SET => key_end + value,
-                other => bail!("no request begins with {other}"),
-            };
-            let Some(request) = bytes.get(used..used + len) else { break };
-            self.one(*kind, &request[1..key_end], &request[key_end..], replies);
-            used += len;
-        }
-        Ok(used)
     }
 
     /// Answers one request. All threads contend for this lock: it is the bottleneck.
@@ -141,6 +60,24 @@ impl Store {
             }
             None => replies.push(MISSING),
         }
+    }
+}
+
+impl Answers for Store {
+    fn answer(&self, bytes: &[u8], replies: &mut Vec<u8>) -> anyhow::Result<usize> {
+        let (key_end, value) = (1 + self.shape.key_bytes as usize, self.shape.value_bytes as usize);
+        let mut used = 0;
+        while let Some(kind) = bytes.get(used) {
+            let len = match *kind {
+                GET => key_end,
+                SET => key_end + value,
+                other => bail!("no request begins with {other}"),
+            };
+            let Some(request) = bytes.get(used..used + len) else { break };
+            self.one(*kind, &request[1..key_end], &request[key_end..], replies);
+            used += len;
+        }
+        Ok(used)
     }
 }
 

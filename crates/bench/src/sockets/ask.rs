@@ -7,7 +7,7 @@ use super::{calls, echo};
 use crate::isolation::pings;
 use crate::kv::server;
 use crate::stream::stages;
-use crate::{affinity, client};
+use crate::{affinity, client, exchange};
 use anyhow::Context;
 use control::Line;
 use rustix::fd::OwnedFd;
@@ -52,6 +52,8 @@ pub enum Ask {
     Pipeline(pipeline::Ask),
     /// A request of the module [`echo`].
     Echo(echo::Ask),
+    /// A request of the module [`exchange`].
+    Exchange(exchange::Ask),
     /// A request of the module [`client`].
     Client(client::Ask),
     /// A request of the module [`pings`].
@@ -120,6 +122,7 @@ fn obey(actor: &mut Actor, ask: Ask, fds: Vec<OwnedFd>) -> anyhow::Result<Answer
         Ask::Load(ask) => return load::obey(actor, ask),
         Ask::Pipeline(ask) => return pipeline::obey(actor, ask),
         Ask::Echo(ask) => return echo::obey(actor, ask),
+        Ask::Exchange(ask) => return exchange::obey(actor, ask),
         Ask::Client(ask) => return client::obey(actor, ask),
         Ask::Pings(ask) => return pings::obey(actor, ask),
         Ask::Kv(ask) => return server::obey(actor, ask),

@@ -2,6 +2,7 @@
 
 use super::actor::{Actor, Answer};
 use super::{calls, uring};
+use crate::exchange::Answers;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use std::io::{ErrorKind, Read, Write};
@@ -22,6 +23,16 @@ pub enum Ask {
     Uring,
 }
 
+/// Sends back what has come.
+struct Echo;
+
+impl Answers for Echo {
+    fn answer(&self, bytes: &[u8], replies: &mut Vec<u8>) -> anyhow::Result<usize> {
+        replies.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+}
+
 /// In the process: executes a request.
 pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
     for stream in &actor.streams {
@@ -30,7 +41,7 @@ pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
     match ask {
         Ask::Epoll => epoll(actor, None)?,
         Ask::BusyPoll(us) => epoll(actor, Some(us))?,
-        Ask::Uring => uring::echo(std::mem::take(&mut actor.streams))?,
+        Ask::Uring => return Ok(uring::serve(std::mem::take(&mut actor.streams), &Echo, ROOM)?.answer()),
     }
     Ok(Answer::new())
 }

@@ -115,8 +115,10 @@ pub fn take_over(sock: &Sock) {
 fn take(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
     let client = session::current().ok_or(Errno::NOTCONN)?;
     let is_nonblocking = sock.is_nonblocking();
-    let link =
-        presented::take(&client, Presented { fd, family: sock.family(), is_nonblocking, waits: true })?;
+    let link = presented::take(
+        &client,
+        Presented { fd, family: sock.family(), is_nonblocking, waits: true, keeps: false },
+    )?;
     options::take_over(sock, fd);
     options::advise_all(sock, &link);
     if sock.decide(link) { Ok(()) } else { Err(Errno::NOTCONN) }

@@ -155,7 +155,7 @@ impl Teller {
     fn run(&self) {
         let context = &*self.context;
         while !(detached::is_locked() || context.client.dead.load(Ordering::Relaxed)) {
-            context.sleeping.store(true, Ordering::SeqCst);
+            context.sleeping.announce();
             let is_quiet = self.arm();
             told().iter_mut().for_each(Told::look);
             let wait = match is_quiet {
