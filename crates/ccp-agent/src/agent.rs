@@ -126,6 +126,9 @@ impl Agent {
     pub fn receive(&mut self, now: Instant, from: &[u8], datagram: &[u8]) {
         self.desk.lock().now = now;
         let Some(Met { datapath, is_new }) = self.meet(from) else { return };
+        if messages(datagram).nth(1).is_some() {
+            self.desk.lock().peers[datapath as usize].packs = true;
+        }
         for message in messages(datagram) {
             match message {
                 // The answer to a new datapath has all programs already.
@@ -212,7 +215,7 @@ impl Agent {
             Some(index) => index,
             None if desk.peers.len() >= DATAPATHS_MAX => return None,
             None => {
-                desk.peers.push(Peer { address: address.to_vec(), is_installed: false });
+                desk.peers.push(Peer { address: address.to_vec(), is_installed: false, packs: false });
                 desk.peers.len() - 1
             }
         };

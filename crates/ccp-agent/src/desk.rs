@@ -17,9 +17,12 @@ use crate::{EVENTS_MAX, OUTGOING_MAX, TIMER_MIN};
 pub struct Outgoing {
     /// The path of the datapath's socket.
     pub to: Vec<u8>,
-    /// The bytes of one message.
+    /// The bytes of one message; of several for a datapath that packs its own.
     pub bytes: Vec<u8>,
 }
+
+/// Bytes of messages in one datagram at most.
+const PACKED_MAX: usize = 4096;
 
 /// Numbers since the agent began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -48,6 +51,8 @@ pub struct Peer {
     pub address: Vec<u8>,
     /// It has got the programs since it began, or since it was gone.
     pub is_installed: bool,
+    /// A datagram of it had several messages: it takes such datagrams, too. libccp takes one message at a time.
+    pub packs: bool,
 }
 
 /// One live flow as the agent keeps it, beside the algorithm's own object.
@@ -108,6 +113,13 @@ impl Desk {
 
     pub fn send(&mut self, datapath: u32, bytes: Vec<u8>) {
         let Some(peer) = self.peers.get(datapath as usize) else { return };
+        if let Some(last) = self.outgoing.back_mut()
+            && peer.packs
+            && last.to == peer.address
+            && last.bytes.len() + bytes.len() <= PACKED_MAX
+        {
+            return last.bytes.extend(bytes);
+        }
         if self.outgoing.len() < OUTGOING_MAX {
             self.outgoing.push_back(Outgoing { to: peer.address.clone(), bytes });
         } else {

@@ -1,9 +1,11 @@
 //! Flows, their programs, reports and timers.
 
-use ccp::{Command, FlowId};
+use ccp::{Command, FlowId, Sent};
 use ccp_agent::{Agent, Algorithm, Datapath, Duration, Error, Failure, Flow, FlowInfo, Report};
 
-use crate::bench::{Bench, Diary, MSS, Scripted, window};
+use ccp_wire::messages;
+
+use crate::bench::{Bench, DATAPATH, Diary, MSS, RTT, Scripted, window};
 
 /// Programs count from 2 on, behind the one for failures.
 const COUNT: u32 = 2;
@@ -41,6 +43,29 @@ fn a_report_is_answered_with_64_bits() {
     let [view] = bench.agent.flows().try_into().expect("one flow");
     assert_eq!((view.reports, view.cwnd, view.rate), (1, 50_000, 5_000_000_000));
     assert_eq!((view.algorithm.as_str(), view.program.as_deref()), ("grow", Some("count")));
+}
+
+/// libccp reads one message of a datagram, so only a datapath that packs its own gets several at once.
+#[test]
+fn a_datapath_that_packs_its_messages_gets_packed_answers() {
+    let mut bench = Bench::with(Scripted::new("grow", &Diary::default(), grow));
+    bench.open(1, "");
+    bench.open(2, "");
+    let mut answers = |flows: &[u64]| {
+        bench.now = bench.now.plus(Duration::from_ms(1));
+        for flow in flows {
+            bench.endpoint.report(FlowId(*flow), COUNT, RTT, &[50_000, 2]).expect("the flow runs a program");
+        }
+        let mut sent = Vec::new();
+        bench.endpoint.drive(bench.now, &mut |_, bytes| {
+            sent.push(bytes.to_vec());
+            Sent::Taken
+        });
+        sent.iter().for_each(|bytes| bench.agent.receive(bench.now, DATAPATH, bytes));
+        let answers = std::iter::from_fn(|| bench.agent.poll_outgoing());
+        answers.map(|answer| messages(&answer.bytes).count()).collect::<Vec<_>>()
+    };
+    assert_eq!((answers(&[1]), answers(&[1, 2]), answers(&[2])), (vec![1], vec![2], vec![1]));
 }
 
 #[test]

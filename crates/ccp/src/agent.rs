@@ -77,6 +77,8 @@ pub struct Agent {
     /// Messages of the next datagram, and the flows with a report among them.
     pub datagram: Vec<u8>,
     pub reporting: Vec<u32>,
+    /// Reports gather in the datagram until then.
+    pub rests_until: Instant,
 }
 
 impl Agent {
@@ -94,6 +96,7 @@ impl Agent {
             graces: BTreeSet::new(),
             datagram: Vec::with_capacity(DATAGRAM_MAX),
             reporting: Vec::new(),
+            rests_until: now,
         }
     }
 

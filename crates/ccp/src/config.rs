@@ -8,6 +8,9 @@ pub const GRACE_MIN: Duration = Duration::from_ms(10);
 pub const GRACE_ROUND_TRIPS: u64 = 3;
 /// A full agent is tried again after so long while flows wait for it.
 pub const RETRY: Duration = Duration::from_ms(1);
+/// After a datagram with several reports the next ones gather for so long, once for each report but the first, and at most for so long: where
+/// thousands come in a second, the system calls for each datagram cost more than the reports. The report of a lone flow never waits.
+pub const GATHER: (Duration, Duration) = (Duration::from_us(200), Duration::from_us(500));
 /// A full agent without flows, and an agent that is not there, are tried again after so long.
 pub const KNOCK: Duration = Duration::from_ms(100);
 /// An agent that got a READY and said nothing gets another one after so long.

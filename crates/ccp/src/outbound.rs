@@ -5,7 +5,7 @@ use ccp_wire::Message;
 
 use crate::agent::{Farewell, end_of};
 use crate::command::{Command, Reason};
-use crate::config::{GRACE_MIN, GRACE_ROUND_TRIPS, KNOCK, KNOCK_AGAIN, RETRY};
+use crate::config::{GATHER, GRACE_MIN, GRACE_ROUND_TRIPS, KNOCK, KNOCK_AGAIN, RETRY};
 use crate::endpoint::Endpoint;
 use crate::flow::Place;
 use crate::notice::Notice;
@@ -35,13 +35,13 @@ impl Endpoint {
         // One more round for flows of an agent that turned out to be gone: they may have another one. Each agent is lost once.
         loop {
             for index in &indices {
-                self.flush(now, *index, send);
+                self.flush_rested(now, *index, send);
                 self.send_farewells(now, *index, send);
                 self.fall_back_overdue(now, *index);
             }
             self.send_queue(now, send);
             for index in &indices {
-                self.flush(now, *index, send);
+                self.flush_rested(now, *index, send);
             }
             if self.queue.is_empty() || !self.budget.has_room() {
                 return;
@@ -55,7 +55,8 @@ impl Endpoint {
         let agents = self.agents.values().map(|agent| {
             let is_tried = agent.process.is_none() || agent.full_since.is_some();
             let grace = agent.graces.first().map_or(Instant::NEVER, |(at, _)| *at);
-            grace.min(if is_tried { agent.try_at } else { Instant::NEVER })
+            let gathered = if agent.datagram.is_empty() { Instant::NEVER } else { agent.rests_until };
+            grace.min(if is_tried { agent.try_at } else { gathered })
         });
         let queue = if self.queue.is_empty() { Instant::NEVER } else { self.budget.ready_at() };
         agents.fold(queue, Instant::min)
@@ -73,6 +74,13 @@ impl Endpoint {
         agent.try_at = now.plus(if is_taken { KNOCK_AGAIN } else { KNOCK });
     }
 
+    /// Sends the agent's datagram, unless reports still gather in it.
+    fn flush_rested(&mut self, now: Instant, index: usize, send: Send<'_>) {
+        if self.agents.get(&index).is_some_and(|agent| agent.rests_until <= now) {
+            self.flush(now, index, send);
+        }
+    }
+
     /// Sends the agent's datagram. True if it is empty now.
     fn flush(&mut self, now: Instant, index: usize, send: Send<'_>) -> bool {
         let Some(agent) = self.agents.get_mut(&index) else { return false };
@@ -83,7 +91,7 @@ impl Endpoint {
             return false;
         }
         match send(&agent.address, &agent.datagram) {
-            Sent::Taken => self.taken(index),
+            Sent::Taken => self.taken(now, index),
             Sent::Full => self.full(now, index),
             Sent::Gone => {
                 self.lose(now, index, Reason::AgentDied);
@@ -96,9 +104,12 @@ impl Endpoint {
     }
 
     /// The agent reads: its flows may report again, and those that waited take their turn.
-    fn taken(&mut self, index: usize) {
+    fn taken(&mut self, now: Instant, index: usize) {
         let Some(agent) = self.agents.get_mut(&index) else { return };
         self.journal.counters.datagrams += 1;
+        let others = agent.reporting.len().saturating_sub(1) as u64;
+        let gathers = GATHER.0.as_ns() * others;
+        agent.rests_until = now.plus(Duration::from_ns(gathers).min(GATHER.1));
         agent.datagram.clear();
         let was_full = agent.full_since.take().is_some();
         let was_stalled = std::mem::take(&mut agent.is_stalled);

@@ -84,6 +84,34 @@ fn a_report_that_waits_goes_before_the_end_of_its_flow() {
     assert_eq!(bench.read(AGENT), ends);
 }
 
+/// A lone report goes at once, those behind a datagram of several gather, and a full datagram does not wait.
+#[test]
+fn reports_gather_behind_a_datagram_of_several() {
+    let mut bench = Bench::with_agent();
+    let numbers: Vec<u32> = (1..=60).map(|id| bench.running(id, RTT)).collect();
+    for round in 0..3 {
+        bench.report(1, round).expect("each goes at once");
+        assert_eq!(bench.read(AGENT), [report(numbers[0], round)]);
+    }
+    for id in 1..=3 {
+        bench.endpoint.report(FlowId(id), 1, RTT, &[7]).expect("room");
+    }
+    bench.drive();
+    assert_eq!(bench.read(AGENT).len(), 3);
+    bench.report(1, 8).expect("room");
+    assert!(bench.read(AGENT).is_empty());
+    assert_eq!(bench.endpoint.next_deadline(), bench.now.plus(Duration::from_us(400)));
+    bench.pass_to_deadline();
+    assert_eq!(bench.read(AGENT), [report(numbers[0], 8)]);
+    for _ in 0..2 {
+        (1..=60).for_each(|id| bench.endpoint.report(FlowId(id), 1, RTT, &[9]).expect("room"));
+        bench.drive();
+        assert!(bench.read(AGENT).len() > 20, "a full datagram goes");
+        bench.pass(Duration::from_us(500));
+        bench.read(AGENT);
+    }
+}
+
 #[test]
 fn a_flow_that_ends_before_its_create_has_gone_is_never_mentioned() {
     let mut bench = Bench::with_agent();

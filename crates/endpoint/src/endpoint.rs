@@ -9,7 +9,7 @@ use queue::Violation;
 use queue::stream::{Sender, raise};
 use rustix::io::Errno;
 use shm::half_flags::{
-    self, FAILED, FIN, LINGER, LINGER_SHIFT, MUTE, OPEN, PASSIVE, READ_CLOSED, RELEASED, RESET,
+    self, FAILED, FIN, LINGER, LINGER_SHIFT, MUTE, NEAR, OPEN, PASSIVE, READ_CLOSED, RELEASED, RESET,
 };
 use shm::{Half, MOVED, Side, SockBlock, TRUST};
 pub use shm::{sock_flags as flags, sock_state as state};
@@ -460,5 +460,15 @@ impl Endpoint {
         }
         b.holders.store(0, Ordering::Release);
         true
+    }
+
+    /// Whether the service is to be told with a message that the last process has [released](Self::release) this end. Not of a live
+    /// connection over the port: its core was rung and sees it, and the service frees the slot when the core has let go. Both sides raise
+    /// RELEASED first and look at the other's next, so one of them sees both. By now the slot may be another connection's: the service
+    /// does nothing then.
+    #[must_use]
+    pub fn must_say_closed(&self) -> bool {
+        let flags = self.halves().1.flags.load(Ordering::SeqCst);
+        !self.mapped.pair && flags & (OPEN | NEAR | RELEASED) != OPEN
     }
 }

@@ -10,7 +10,7 @@ use crate::setup::{Home, Miss, State, TIMERS_MAX, Work};
 use base::limits::RING_MAX;
 use base::{Duration, Instant};
 use core::sync::atomic::Ordering::Acquire;
-use flow::{Echo, FlowId, FlowMut, Flows, Sending, rare, state};
+use flow::{Echo, FlowId, FlowMut, FlowProgram, Flows, Sending, rare, state};
 use port::Port;
 
 /// Time without a run after which the program runs though nothing has come, so that its conditions about time come true: a smoothed round
@@ -20,6 +20,11 @@ const TICK: (Duration, Duration) = (Duration::from_ms(10), Duration::from_ms(100
 /// Time without a run after which there is a tick.
 fn tick_of(f: &FlowMut<'_>) -> Duration {
     Duration::from_us(u64::from(f.cold.srtt_us)).max(TICK.0).min(TICK.1)
+}
+
+/// When the program ran last.
+fn ran_at(program: &FlowProgram) -> Instant {
+    Instant::from_ns(program.ran_us() * 1_000)
 }
 
 /// Bytes that the application has written and that were never sent. Its half may hold any value, so the result is bounded.
@@ -86,9 +91,26 @@ impl State {
         {
             program.limit(pipe);
         }
-        if pending > 0 || w.f.tx.in_flight() > 0 {
-            self.lists.ticks.wait(w.id.0, self.now.plus(tick_of(&w.f)));
+        if (pending > 0 || w.f.tx.in_flight() > 0)
+            && let Some(program) = &w.f.cold.program
+        {
+            self.put_off_tick(w.id.0, ran_at(program), tick_of(&w.f));
         }
+    }
+
+    /// The flow's next tick comes a tick's time after the last run, or up to half of it sooner: so the wheel is touched twice in that time, and
+    /// a flow whose program runs all the time has no ticks.
+    #[inline]
+    fn put_off_tick(&mut self, flow: u32, ran_at: Instant, tick: Duration) {
+        let ticks = &mut self.lists.ticks;
+        let at = ran_at.plus(tick);
+        if ticks.contains(flow) {
+            if at.since(ticks.at(flow)) < Duration::from_ns(tick.as_ns() / 2) {
+                return;
+            }
+            ticks.remove(flow);
+        }
+        ticks.wait(flow, at);
     }
 
     /// New data up to `snd_max` is on its way; `is_first`: nothing was in flight before.
@@ -132,7 +154,7 @@ impl State {
         let tick = tick_of(&w.f);
         let is_leaving = w.f.rx.has(state::LEAVING) || w.f.rx.core != self.index;
         let Some(program) = w.f.cold.program.as_mut().filter(|_| !is_leaving) else { return };
-        let at = Instant::from_ns(program.ran_us() * 1_000).plus(tick);
+        let at = ran_at(program).plus(tick);
         if at > self.now {
             return self.lists.ticks.wait(w.id.0, at);
         }

@@ -82,6 +82,7 @@ pub struct Keeper {
     flows: Arc<Flows>,
     free: Vec<u32>,
     live: u32,
+    give_way: fn(),
 }
 
 impl Keeper {
@@ -90,7 +91,12 @@ impl Keeper {
     #[must_use]
     pub fn new(flows: Arc<Flows>) -> Self {
         let free = (0..flows.config().flows).rev().collect();
-        Self { flows, free, live: 0 }
+        Self { flows, free, live: 0, give_way: core::hint::spin_loop }
+    }
+
+    /// What a thread does again and again that waits for a record: see `SlowPath::set_give_way`.
+    pub fn set_give_way(&mut self, give_way: fn()) {
+        self.give_way = give_way;
     }
 
     /// The flow records that it keeps.
@@ -184,10 +190,13 @@ impl Keeper {
         self.flows.make(id);
         assert!(id.0 < self.flows.config().flows, "flow ids are below the number of records");
         loop {
-            if let Some(guard) = self.flows.try_lock(id) {
-                return guard;
+            for _ in 0..SPINS {
+                if let Some(guard) = self.flows.try_lock(id) {
+                    return guard;
+                }
+                core::hint::spin_loop();
             }
-            core::hint::spin_loop();
+            (self.give_way)();
         }
     }
 
@@ -202,6 +211,10 @@ impl Keeper {
         self.live -= 1;
     }
 }
+
+/// Tries to lock a record before the thread gives its processor away: a few microseconds. A core holds a record for one turn of the flow, in
+/// which it may write 64 KiB to the port.
+const SPINS: u32 = 64;
 
 /// The first window, a power of two of bytes: what the configuration says; or, while memory is not present for the first windows of all flows of
 /// the application, only what our SYN has promised, so that more flows find room for their first bytes.

@@ -204,8 +204,28 @@ fn configure(
     }
     if let Some((address, prefix)) = options.host_v6 {
         interface.set_address_v6(address, prefix).map_err(|e| ("set the IPv6 address", e))?;
+        wait_until_usable(name);
     }
     Ok(())
+}
+
+/// Waits until no IPv6 address of the interface is tentative. The kernel ends that in a work queue, soon if there is no detection of
+/// duplicates; until then a `connect` fails with EADDRNOTAVAIL. Gives up after a moment: where detection goes on, the address comes later.
+fn wait_until_usable(name: &str) {
+    // The kernel's IFA_F_TENTATIVE, of the flags in hexadecimal, the fifth column; the name is the last.
+    const TENTATIVE: u32 = 0x40;
+    let is_tentative = |line: &str| {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let flags = columns.get(4).and_then(|flags| u32::from_str_radix(flags, 16).ok());
+        columns.last() == Some(&name) && flags.is_some_and(|flags| flags & TENTATIVE != 0)
+    };
+    for _ in 0..100 {
+        let Ok(all) = std::fs::read_to_string("/proc/thread-self/net/if_inet6") else { return };
+        if !all.lines().any(is_tentative) {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
 }
 
 fn capabilities(options: &TapOptions, mac: [u8; 6]) -> Capabilities {

@@ -312,7 +312,7 @@ impl Ring {
         if link.is_left() {
             self.service.client.say(Request::LetGo);
         }
-        if is_last && !link.mapped.pair {
+        if is_last && link.must_say_closed() {
             self.service.client.say(Request::Closed { region: link.mapped.id, slot: link.slot() });
         }
     }

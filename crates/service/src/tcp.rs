@@ -1,9 +1,9 @@
 //! TCP over the port, as the control thread sees it: the slow path and its events, and the life of a flow's slot.
 //!
 //! ```text
-//!   connect, Incoming --> slot taken --> established ... --application lets go--> release_slot --Free----> slot free
-//!                                              |                                      '--Pending--+         ^
-//!                                              '------------- core lets go: Released -------------+---------'
+//!   connect, Incoming --> slot taken --> established --application releases it, core lets go: Released--> slot free
+//!                            |              '--core lets go: Released, application says Closed--Free------^
+//!                            '--application gives up, says Closed--Free------------------------------------'
 //! ```
 
 pub(crate) mod options;
@@ -26,10 +26,12 @@ use flow::{CommandSender, ExceptionReceiver, Flows};
 use queue::stream::close_for;
 use rustix::io::Errno;
 use shm::Side;
+use shm::half_flags::RELEASED;
 use slowpath::{Connect, Event, FlowName, OwnAddress, Owner, PendingId, Release, SlowPath};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use wire::{Endpoint, MacAddr};
 
@@ -162,6 +164,7 @@ impl Tcp {
         };
         let (exceptions, commands): (Vec<_>, Vec<_>) = rings.into_iter().unzip();
         let mut slow = SlowPath::new(slow_config, flows, commands, base::Instant::ZERO);
+        slow.set_give_way(std::thread::yield_now);
         slow.announce(0);
         Ok(Self { slow, exceptions, began, places: HashMap::new(), next_token: 1, departing: HashMap::new() })
     }
@@ -528,15 +531,27 @@ impl Registry {
 
     /// The core no longer uses the slot.
     fn flow_released(&mut self, index: u16, slot: u32) {
-        if let Some(region) = self.indices.get(u32::from(index)).copied() {
-            let what = self.regions.get(&region).and_then(|r| r.slots.get(slot));
-            if matches!(what, Some(Use::Flow(flow)) if flow.closed) {
-                self.free_flow_slot(region, slot);
-            }
+        if let Some(region) = self.indices.get(u32::from(index)).copied()
+            && self.is_flow_closed(region, slot)
+        {
+            self.free_flow_slot(region, slot);
         }
         if self.tcp.departing.contains_key(&index) {
             self.remove_tcp_region(index, false);
         }
+    }
+
+    /// Whether the application has closed the flow in that slot: the service has closed it for the application, or the slot is released.
+    pub fn is_flow_closed(&self, region: u32, slot: u32) -> bool {
+        let what = self.regions.get(&region).and_then(|r| r.slots.get(slot));
+        matches!(what, Some(Use::Flow(flow)) if flow.closed || self.is_slot_released(region, slot))
+    }
+
+    /// Whether the application has released that slot of an application region.
+    pub fn is_slot_released(&self, region: u32, slot: u32) -> bool {
+        let halves = self.regions.get(&region).and_then(|r| r.memory.halves(slot));
+        // SeqCst: pairs with `Endpoint::must_say_closed`.
+        halves.is_some_and(|(_, app)| app.flags.load(Ordering::SeqCst) & RELEASED != 0)
     }
 
     /// The application is gone: its flows end, after sending the bytes that it has written, unless it was an offender.

@@ -172,6 +172,12 @@ impl SlowPath {
         }
     }
 
+    /// What a thread does again and again that waits for a flow's record, which its core holds for one turn of the flow: its core may be
+    /// waiting for this very processor. Without it the thread only spins.
+    pub fn set_give_way(&mut self, give_way: fn()) {
+        self.keeper.set_give_way(give_way);
+    }
+
     /// The next event for the service. Call until `None` after every input.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()

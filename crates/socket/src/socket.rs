@@ -523,7 +523,7 @@ impl Sock {
                 if let (true, Some(client)) = (link.is_left(), &client) {
                     client.say(Request::LetGo);
                 }
-                if let (true, false, Some(client)) = (last, link.mapped.pair, client) {
+                if let (true, Some(client)) = (last && link.must_say_closed(), client) {
                     client.say(Request::Closed { region: link.mapped.id, slot: link.slot() });
                 }
             }

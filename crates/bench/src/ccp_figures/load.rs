@@ -217,11 +217,15 @@ impl Stage {
         samples.add(case, system, "agent", "us/MiB", between_ns / 1e3);
         let reports = (after.reports - before.reports) as f64 * 1e9 / took_ns as f64;
         samples.add(case, system, "reports", "1/s", reports);
+        let mib = (after.sent - before.sent) as f64 / f64::from(1 << 20);
+        samples.add(case, system, "frames", "1/MiB", (after.frames - before.frames) as f64 / mib);
+        let again = (after.again - before.again) as f64 / (after.sent - before.sent) as f64;
+        samples.add(case, system, "sent again", "1", again);
         samples.add(case, system, "Jain's index", "1", fairness.jain);
         Ok(())
     }
 
-    /// What the service has told all agents so far.
+    /// What the service has counted so far.
     fn told(&self) -> anyhow::Result<Told> {
         let all = self.service.statistics()?;
         let number = |name: &str| {
@@ -229,15 +233,31 @@ impl Stage {
                 .as_u64()
                 .with_context(|| format!("no number of {name} in the service's statistics"))
         };
-        Ok(Told { flows: number("creates")?, reports: number("reports")? })
+        let traffic = |name: &str| {
+            all["traffic"][name].as_u64().with_context(|| format!("no {name} in the service's statistics"))
+        };
+        Ok(Told {
+            flows: number("creates")?,
+            reports: number("reports")?,
+            frames: traffic("sent_packets")?,
+            sent: traffic("sent_bytes")?,
+            again: traffic("retransmitted_bytes")?,
+        })
     }
 }
 
-/// Counts of messages to agents.
+/// What the service has counted since it began.
 struct Told {
-    /// Flows that were announced.
+    /// Flows that were announced to agents.
     flows: u64,
+    /// Reports to agents.
     reports: u64,
+    /// Frames to the port; a super-frame is one.
+    frames: u64,
+    /// Their bytes.
+    sent: u64,
+    /// Bytes of payload that were sent again.
+    again: u64,
 }
 
 #[cfg(test)]

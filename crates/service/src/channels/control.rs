@@ -289,7 +289,9 @@ impl Registry {
         match told {
             Told::Connect { channel, peer } => self.make_channel(channel, peer),
             Told::Left { slot } => {
-                if let Some(own) = self.channels.as_ref().map(|channels| channels.own) {
+                if let Some(own) = self.channels.as_ref().map(|channels| channels.own)
+                    && self.is_slot_released(own, slot)
+                {
                     self.close_flow(own, slot, false);
                 }
             }
@@ -422,11 +424,15 @@ impl Registry {
 
     /// The engine no longer uses the slot.
     fn channel_gone(&mut self, region: u32, slot: u32) {
-        let Some(flow) = self.channel_flow(region, slot) else { return };
-        if flow.closed {
+        if self.channel_flow(region, slot).is_none() {
+            return;
+        }
+        if self.is_flow_closed(region, slot) {
             return self.free_flow_slot(region, slot);
         }
-        if let Carrier::Channel { is_gone, .. } = &mut flow.carrier {
+        if let Some(flow) = self.channel_flow(region, slot)
+            && let Carrier::Channel { is_gone, .. } = &mut flow.carrier
+        {
             *is_gone = true;
         }
     }
@@ -439,11 +445,11 @@ impl Registry {
     /// A socket cannot go by channel after all: the same slot becomes a plain connection.
     fn serve_plainly(&mut self, region: u32, slot: u32) {
         let Some(flow) = self.channel_flow(region, slot) else { return };
-        let (ends, is_closed) = (flow.ends, flow.closed);
+        let ends = flow.ends;
         let (Carrier::Channel { options, .. }, choice) = (flow.carrier, flow.choice) else { return };
         (flow.carrier, flow.why) = (Carrier::Tcp, Some(Why::SessionLost));
         self.forget_ends(&ends);
-        if is_closed {
+        if self.is_flow_closed(region, slot) {
             return self.free_flow_slot(region, slot);
         }
         let Some(memory) = self.regions.get(&region).map(|r| r.memory.clone()) else { return };

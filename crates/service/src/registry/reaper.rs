@@ -88,6 +88,10 @@ impl Registry {
         if !a.descends_from(r.owner) {
             return Answer::Offence("it closed a stranger's socket".to_owned());
         }
+        if !self.is_slot_released(region, slot) {
+            // The message came late: the slot is another connection's by now.
+            return Answer::Silent;
+        }
         match r.slots.get(slot) {
             Some(Use::Relay(relay, _)) => self.look_at_relay(*relay),
             Some(Use::Flow(_)) => self.close_flow(region, slot, false),

@@ -383,7 +383,7 @@ impl Program {
                 if link.is_left() {
                     world.say(id, Request::LetGo);
                 }
-                if is_last && !link.mapped.pair {
+                if is_last && link.must_say_closed() {
                     world.say(id, Request::Closed { region: link.mapped.id, slot: link.slot() });
                 }
                 world.settle();
