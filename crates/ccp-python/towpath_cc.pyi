@@ -28,7 +28,7 @@ class Datapath:
     def update(self, **fields: float) -> None:
         """Sets variables, `Cwnd` (bytes) and `Rate` (bytes per second), all between two runs. 0 leaves window and rate as they are."""
     def set_timer(self, after_us: int) -> None:
-        """Calls `on_timer` of the flow once after this time. A flow has one timer: setting it again moves it."""
+        """Calls `on_timer` of the flow once after this time, at least 100. A flow has one timer: setting it again moves it."""
     def cancel_timer(self) -> None:
         """Takes the timer away."""
     def note(self, text: str, **values: float) -> None:

@@ -1,5 +1,5 @@
-//! The measurement `ccp`: figures 12, 13 and 14 of the CCP paper (SIGCOMM 2018, section 7). Figure 12 takes the time of a report to an agent and of
-//! the agent's answer, beside that of a bare datagram echo. Figure 13 is what flows carry, and what that costs, with an agent and with the
+//! The measurement `ccp`: table 1 and figures 12, 13 and 14 of the CCP paper (SIGCOMM 2018, section 7). Figure 12 takes the time of a report to an agent and of
+//! the agent's answer, beside that of a bare datagram echo. Table 1 and figure 13 are what flows carry, and what that costs, with an agent and with the
 //! algorithm that is built in. Figure 14 runs in the simulator: its numbers are the same on every machine.
 
 pub mod agent;

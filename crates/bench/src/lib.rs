@@ -8,6 +8,7 @@ mod affinity;
 mod bars;
 mod bulk;
 mod ccp_figures;
+mod ccp_virtual;
 mod channels;
 mod client;
 mod clock;
@@ -186,8 +187,13 @@ const BENCHES: &[Bench] = &[
     },
     Bench {
         name: "ccp",
-        about: "figures 12, 13 and 14 of the CCP paper: a report and its answer, 1 to 10,000 flows with an agent, late windows",
+        about: "table 1 and figures 12 to 14 of the CCP paper: a report and its answer, 1 to 10,000 flows with an agent, late windows",
         run: ccp_figures::run,
+    },
+    Bench {
+        name: "ccp-virtual",
+        about: "figures 3, 5 and 7 to 11 of the CCP paper in the simulator: programs and agents beside the built-in laws",
+        run: ccp_virtual::run,
     },
     Bench {
         name: "syn-flood",

@@ -67,7 +67,8 @@ impl Datapath {
         self.desk.lock().update(self.flow, fields)
     }
 
-    /// Calls [`Flow::on_timer`](crate::Flow::on_timer) once after this time. A flow has one timer: setting it again moves it.
+    /// Calls [`Flow::on_timer`](crate::Flow::on_timer) once after this time, at least [`TIMER_MIN`](crate::TIMER_MIN). A flow has one timer:
+    /// setting it again moves it.
     ///
     /// # Errors
     /// If the flow is over.

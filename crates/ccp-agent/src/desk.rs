@@ -10,7 +10,7 @@ use crate::algorithm::{FlowInfo, FlowKey};
 use crate::error::Error;
 use crate::event::{Event, What};
 use crate::program::{Program, encoded};
-use crate::{EVENTS_MAX, OUTGOING_MAX};
+use crate::{EVENTS_MAX, OUTGOING_MAX, TIMER_MIN};
 
 /// A datagram for a datapath.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -167,10 +167,10 @@ impl Desk {
         Ok(())
     }
 
-    /// Sets the flow's only timer, or takes it away.
+    /// Sets the flow's only timer, or takes it away. No timer is shorter than [`TIMER_MIN`].
     pub fn set_timer(&mut self, flow: FlowKey, after: Option<Duration>) -> Result<(), Error> {
         self.live(flow)?;
-        let at = after.map(|after| self.now.plus(after));
+        let at = after.map(|after| self.now.plus(after.max(TIMER_MIN)));
         let Some(entry) = self.flows.get_mut(&flow) else { return Ok(()) };
         if let Some(before) = std::mem::replace(&mut entry.timer, at) {
             self.timers.remove(&(before, flow));

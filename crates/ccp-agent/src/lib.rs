@@ -94,5 +94,8 @@ pub const FLOWS_MAX: usize = 1 << 20;
 pub const DATAPATHS_MAX: usize = 256;
 /// Datagrams that wait for a datapath at most; more are dropped and counted.
 pub const OUTGOING_MAX: usize = 1 << 16;
+/// The shortest timer. Without it a handler that sets its timer to no time at all would let its agent do nothing else, and stop the virtual time
+/// of a simulator and of a replay.
+pub const TIMER_MIN: Duration = Duration::from_us(100);
 /// Events that wait for [`Agent::poll_event`] at most; more are only counted.
 pub const EVENTS_MAX: usize = 4096;

@@ -151,6 +151,19 @@ fn a_timer_comes_once_and_moves_when_it_is_set_again() {
     assert!(!diary.take().iter().any(|line| line.starts_with("timer")), "cancelled, and closed");
 }
 
+/// A handler that asks to be called again at once, for ever, stops neither its agent nor virtual time.
+#[test]
+fn a_timer_of_no_time_at_all_lets_time_pass() {
+    let diary = Diary::default();
+    let mut bench = Bench::with(Scripted::new("eager", &diary, |datapath, _| {
+        datapath.set_timer(Duration::ZERO)?;
+        Ok(())
+    }));
+    bench.open(1, "");
+    bench.report(1, COUNT, &[1, 0]);
+    assert_eq!(bench.agent.next_deadline(), bench.now.plus(ccp_agent::TIMER_MIN));
+}
+
 #[test]
 fn what_cannot_be_set_or_read_says_its_name() {
     let diary = Diary::default();

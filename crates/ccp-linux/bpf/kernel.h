@@ -22,8 +22,6 @@ typedef u32 __wsum;
 #define false 0
 #define SEC(name) __attribute__((section(name), used))
 #define INLINE static __attribute__((always_inline)) inline
-/* Has the compiler compute what uses `value` behind this point, where the kernel's verifier knows its bounds. */
-#define KEEP_HERE(value) asm volatile("" : "+r"(value))
 /* The field lies where the running kernel's type information says. */
 #define OF_KERNEL __attribute__((preserve_access_index))
 #define OF_KERNEL_OR_NONE __attribute__((weak, section(".ksyms")))
@@ -151,6 +149,8 @@ enum {
 	/* enum tcp_states */
 	STATE_ESTABLISHED = 1,
 	STATE_LISTEN = 10,
+	/* Our own word of a flow's `icsk_ca_priv`: the last one. */
+	PRIVATE_FLAG = 12,
 	/* `ssthresh` of a flow that has seen no loss. */
 	SSTHRESH_INFINITE = 0x7fffffff,
 	/* sk_pacing_status: nothing paces, and the stack's own timers do. */

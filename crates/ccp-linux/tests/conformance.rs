@@ -16,9 +16,9 @@ const ONLY: [u8; 4] = [0; 4];
 /// Words of a machine, with its reports, and their places.
 const CONTROL: usize = 32;
 const TEMP: usize = 64;
-const REPORT: usize = 80;
-const FAULTS_AND_DUE: usize = 98;
-const MACHINE_WORDS: usize = 99;
+const REPORT: usize = 256;
+const FAULTS_AND_DUE: usize = 274;
+const MACHINE_WORDS: usize = 275;
 
 /// The kernel's machine, loaded for this test.
 struct Kernel(Object);

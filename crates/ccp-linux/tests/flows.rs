@@ -15,6 +15,8 @@ use stage::Stage;
 
 /// Bytes of one transfer.
 const BYTES: u64 = 64 << 20;
+/// Flows that swap.
+const SWAPPING: u32 = 10;
 
 #[test]
 fn part() {
@@ -27,7 +29,7 @@ fn an_agents_program_drives_flows_and_every_byte_is_right() {
     let agent = Agent::start(&stage.agent_path());
     let mut bridge = stage.bridge(&["all"]);
     let sink = stage.sink(BYTES);
-    let source = stage.source(BYTES, "");
+    let source = stage.source(BYTES);
     source.finish();
     assert_eq!(sink.finish().trim(), "right");
     let seen = agent.stop();
@@ -39,18 +41,39 @@ fn an_agents_program_drives_flows_and_every_byte_is_right() {
 }
 
 #[test]
+fn a_second_one_under_the_same_name_is_refused_and_the_first_goes_on() {
+    if let Err(why) = ccp_linux::support() {
+        return eprintln!("skipped: {why}");
+    }
+    let name = format!("twice{}", std::process::id());
+    let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+    let [first, second] = folders.each_ref().map(|folder| roles::setup(&name, folder.path(), ""));
+    let first = ccp_linux::Bridge::up(&first).expect("the name is free");
+    let why = ccp_linux::Bridge::up(&second).expect_err("the name is taken").to_string();
+    assert!(why.contains(&format!("a congestion control `{name}` already")), "{why}");
+    assert_eq!(first.status().expect("readable").flows.len(), 0);
+    first.down().expect("no flow has it");
+}
+
+/// Ten flows, each with a seed of its own that says when it swaps, 100 ms later on average, and to what.
+#[test]
 fn flows_swap_between_three_algorithms_and_no_byte_is_wrong() {
     let Some(stage) = Stage::set("swap") else { return };
     let agent = Agent::start(&stage.agent_path());
     let mut bridge = stage.bridge(&[]);
-    let sink = stage.sink(0);
-    let source = stage.source(0, &format!("reno,{},cubic", stage.name()));
-    let swaps: u32 = source.finish().trim().parse().expect("the number of swaps");
-    assert!(swaps >= 20, "{swaps} swaps");
+    let sink = stage.sink_of(SWAPPING);
+    let source = stage.swapping_source(SWAPPING, &format!("reno,{},cubic", stage.name()));
+    let told = source.finish();
+    let (swaps, timeouts) = told.trim().split_once(' ').expect("two numbers");
+    let (swaps, timeouts): (u32, u32) =
+        (swaps.parse().expect("the number of swaps"), timeouts.parse().expect("of timeouts"));
+    assert!(swaps >= 20 * SWAPPING, "{swaps} swaps");
     assert_eq!(sink.finish().trim(), "right");
+    // Nothing is lost here but in queues: a flow that stands still longer than one timeout shows several.
+    assert!(timeouts <= SWAPPING, "{timeouts} timeouts of {SWAPPING} flows");
     let seen = agent.stop();
     assert!(
-        seen.creates >= swaps / 3,
+        seen.creates >= swaps / 6,
         "each time it comes, the flow is a new one: {seen:?} of {swaps} swaps"
     );
     assert!(bridge.status().flows.is_empty(), "all flows have left");

@@ -168,6 +168,28 @@ class Checks(unittest.TestCase):
             (failure,) = cc.try_(algorithm, link=LINK, seconds=1).failures
             self.assertIn(says, failure)
 
+    def test_a_timer_of_no_time_at_all_does_not_stop_the_trial(self):
+        class Eager(cc.Algorithm):
+            programs = {"sums": SUMS}
+
+            def new_flow(self, datapath, info):
+                self.datapath, self.timers = datapath, 0
+                datapath.set_program("sums", Cwnd=20 * info.mss)
+                datapath.set_timer(0)
+                return self
+
+            def on_report(self, report):
+                pass
+
+            def on_timer(self):
+                self.timers += 1
+                self.datapath.set_timer(0)
+
+        eager = Eager()
+        self.assertEqual(cc.try_(eager, link=LINK, seconds=1).failures, [])
+        self.assertGreater(eager.timers, 5000)
+        self.assertLess(eager.timers, 10_001)
+
     def test_an_interrupt_ends_the_trial(self):
         class Stops(cc.Algorithm):
             programs = {"sums": SUMS}

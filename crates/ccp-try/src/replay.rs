@@ -20,6 +20,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const DATAPATH: &[u8] = b"transcript";
 /// Decisions so shortly before the end of a transcript may be missing in it: they were on their way.
 const TAIL: Duration = Duration::from_ms(100);
+/// A longer time between two datagrams is no recording's: an algorithm with a short timer would be called for ever.
+const GAP_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// Times count from here on: no handler may depend on a beginning at zero.
 const BEGIN: Instant = Instant::from_ns(1_000_000_000);
 
@@ -209,6 +211,9 @@ impl Run {
         let at = BEGIN.plus(Duration::from_ns(ns));
         if at < self.last {
             return Err("the times of the transcript go back".to_owned());
+        }
+        if at.since(self.last) > GAP_MAX {
+            return Err("there is more than a day between two datagrams of the transcript".to_owned());
         }
         self.last = at;
         if said.way == Way::FromAgent {

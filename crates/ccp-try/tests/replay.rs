@@ -72,6 +72,8 @@ fn what_is_no_transcript_of_one_agent_is_refused() {
     assert!(why.contains("built into the datapath"), "{why}");
     let back = [Said { ns: 5, ..said("a") }, said("a")];
     assert!(replay(&back, None, &named("aimd")).is_err());
+    let far = [said("a"), Said { ns: u64::MAX, ..said("a") }];
+    assert!(replay(&far, None, &named("aimd")).expect_err("centuries").contains("more than a day"));
     let torn = [Said::new(0, Way::ToAgent, "a", &[1, 0])];
     assert!(replay(&torn, None, &named("aimd")).is_err());
 }

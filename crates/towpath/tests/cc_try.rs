@@ -95,6 +95,31 @@ fn what_cannot_be_tried_is_told_in_one_line() {
     assert!(why.contains("no Python 3.9 or newer"), "{why}");
 }
 
+/// A wheel that is not of this version would misread the order: the program says so before it gives one.
+#[test]
+fn a_module_of_another_version_is_refused_in_one_line() {
+    if !Command::new("python3")
+        .args(["-c", "import sys; assert sys.version_info >= (3, 9)"])
+        .status()
+        .is_ok_and(|status| status.success())
+    {
+        return println!("skipped: needs python3 (3.9 or newer)");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    // A folder without the module that cargo has built.
+    let own = folder.path().join("towpath");
+    if std::fs::hard_link(env!("CARGO_BIN_EXE_towpath"), &own).is_err() {
+        std::fs::copy(env!("CARGO_BIN_EXE_towpath"), &own).unwrap();
+    }
+    std::fs::write(folder.path().join("towpath_cc.py"), "__version__ = '0.0.1'\n").unwrap();
+    let mut try_it = Command::new(&own);
+    try_it.args(["cc", "try", "mine.py"]).current_dir(folder.path()).env("PYTHONPATH", folder.path());
+    let output = try_it.env("PYTHONDONTWRITEBYTECODE", "1").output().unwrap();
+    let why = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.success(), why.lines().count()), (false, 1), "{why}");
+    assert!(why.contains("another version") && why.contains("0.0.1"), "{why}");
+}
+
 #[test]
 fn an_algorithm_in_python_is_tried_from_the_build_tree() {
     let beside = |name: &str| Path::new(env!("CARGO_BIN_EXE_towpath")).with_file_name(name).exists();

@@ -1,4 +1,5 @@
-//! The agent's process in figure 13: Reno that decides in the agent, of which each flow reports once in 10 ms (CCP paper, section 7.2.2).
+//! The agent's process in table 1 and figure 13: Reno that decides in the agent, of which each flow reports once in 10 ms (CCP paper, section 7.2.2),
+//! or at each acknowledgement.
 
 use anyhow::Context;
 use base::Duration;
@@ -9,14 +10,14 @@ use std::path::PathBuf;
 
 /// The role of this process.
 pub const ROLE: &str = "ccp-agent";
-/// Time between two reports of a flow.
-const INTERVAL: Duration = Duration::from_ms(10);
 
 /// Where the agent is to be.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Orders {
     /// The path that its socket is bound to.
     pub path: PathBuf,
+    /// Microseconds between two reports of a flow; 0: a report at each run of its program.
+    pub interval_us: u64,
 }
 
 /// Sent when the socket is bound; the number keeps the message from being empty.
@@ -26,7 +27,7 @@ pub struct Ready(pub u8);
 /// The main function of this process: serves flows until it is killed.
 pub fn main(line: &Line) -> anyhow::Result<()> {
     let orders = line.receive::<Orders>(true)?.message;
-    let mut agent = sim::reno_of_agent(INTERVAL).make();
+    let mut agent = sim::reno_of_agent(Duration::from_us(orders.interval_us)).make();
     let mut runner = Runner::bind(&orders.path).context("cannot bind the agent's socket")?;
     line.send(&Ready(1), &[], true)?;
     runner.run(&mut agent, &|| false, &mut |_| {})?;

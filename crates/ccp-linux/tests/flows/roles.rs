@@ -3,9 +3,10 @@
 use std::io::{BufRead, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use base::Seed;
 use ccp_linux::{Bridge, Setup};
 use rustix::net::sockopt::{set_tcp_congestion, tcp_congestion};
 
@@ -18,8 +19,9 @@ pub const PEER: &str = "10.77.0.2";
 const PORT: u16 = 5201;
 /// A flow that does not move for so long is stuck: many retransmission timeouts.
 const STUCK: Duration = Duration::from_secs(20);
-const SWAP: Duration = Duration::from_millis(100);
-const SWAPS: u32 = 40;
+/// The mean time between two swaps of a flow, and how many it makes.
+const SWAP_MS: u64 = 100;
+const SWAPS: u32 = 30;
 
 /// Plays the part that the stage asked for; the test itself, without one, has nothing to play.
 pub fn play() {
@@ -52,11 +54,10 @@ fn piece_at(place: u64, len: usize) -> Vec<u8> {
     (place..place + len as u64).map(byte_at).collect()
 }
 
-fn bridge() {
-    let folder = PathBuf::from(variable("FOLDER"));
-    let rules = variable("RULES");
-    let setup = Setup {
-        name: variable("NAME"),
+/// What a bridge is set up with that has its sockets in this folder.
+pub fn setup(name: &str, folder: &Path, rules: &str) -> Setup {
+    Setup {
+        name: name.to_owned(),
         rules: rules.split_whitespace().map(|rule| rule.parse().expect("a rule")).collect(),
         socket: folder.join("datapath"),
         agents: vec![(folder.join("agent"), Vec::new())],
@@ -69,7 +70,11 @@ fn bridge() {
             rate_max: u64::MAX,
             flows_max: 1000,
         },
-    };
+    }
+}
+
+fn bridge() {
+    let setup = setup(&variable("NAME"), &PathBuf::from(variable("FOLDER")), &variable("RULES"));
     let mut bridge = Bridge::up(&setup).expect("the kernel takes the programs");
     say("up");
     let stdin = std::io::stdin();
@@ -99,7 +104,19 @@ fn is_readable(fd: impl AsFd) -> bool {
 fn sink() {
     let listener = TcpListener::bind((PEER, PORT)).expect("the address is this namespace's");
     say("listening");
-    let (mut stream, _) = listener.accept().expect("a sender comes");
+    let flows: u32 = variable("FLOWS").parse().expect("a number");
+    let accept = |_| {
+        let (stream, _) = listener.accept().expect("a sender comes");
+        std::thread::spawn(move || checked(stream))
+    };
+    let checks: Vec<_> = (0..flows).map(accept).collect();
+    let wrong: Vec<String> =
+        checks.into_iter().filter_map(|check| check.join().expect("it reads to the end").err()).collect();
+    say(if wrong.is_empty() { "right" } else { &wrong[0] });
+}
+
+/// Reads a flow to its end, and says what is wrong.
+fn checked(mut stream: TcpStream) -> Result<(), String> {
     let expected: u64 = variable("BYTES").parse().expect("a number");
     let mut place = 0;
     let mut buffer = vec![0; 1 << 16];
@@ -109,12 +126,12 @@ fn sink() {
             break;
         }
         if buffer[..len] != piece_at(place, len)[..] {
-            return say(&format!("wrong between {place} and {}", place + len as u64));
+            return Err(format!("wrong between {place} and {}", place + len as u64));
         }
         place += len as u64;
     }
     let is_right = place > 0 && (expected == 0 || place == expected);
-    say(&if is_right { "right".to_owned() } else { format!("{place} bytes of {expected}") });
+    if is_right { Ok(()) } else { Err(format!("{place} bytes of {expected}")) }
 }
 
 fn connect() -> TcpStream {
@@ -149,21 +166,45 @@ fn source() {
     say("sent");
 }
 
+/// Flows that each swap between the algorithms in an order and at times of their own seed. Says how often they swapped, and how many
+/// retransmission timeouts there were.
 fn swapping_source() {
     let algorithms = variable("ALGORITHMS");
+    let names: Vec<String> = algorithms.split(',').map(str::to_owned).collect();
+    let flows: u64 = variable("FLOWS").parse().expect("a number");
+    let swap = |seed| {
+        let names = names.clone();
+        std::thread::spawn(move || swapping_flow(&names, &mut Seed::new(seed)))
+    };
+    let all: Vec<_> = (1..=flows).map(swap).collect();
+    let swaps: u32 = all.into_iter().map(|flow| flow.join().expect("it goes on to its end")).sum();
+    say(&format!("{swaps} {}", timeouts()));
+}
+
+fn swapping_flow(names: &[String], rng: &mut Seed) -> u32 {
     let mut stream = connect();
-    let (mut place, mut swaps) = (0, 0);
-    for name in algorithms.split(',').cycle().take(SWAPS as usize) {
+    let (mut place, mut present) = (0, 0);
+    for _ in 0..SWAPS {
+        present = (present + 1 + rng.below(names.len() as u64 - 1) as usize) % names.len();
+        let name = &names[present];
         set_tcp_congestion(&stream, name).unwrap_or_else(|why| panic!("{name}: {why}"));
-        swaps += 1;
-        let begin = Instant::now();
-        while begin.elapsed() < SWAP {
-            place = send(&mut stream, place, 1 << 16);
+        let (begin, time) = (Instant::now(), Duration::from_millis(SWAP_MS / 2 + rng.below(SWAP_MS)));
+        while begin.elapsed() < time {
+            place = send(&mut stream, place, 1 << 14);
         }
     }
     set_tcp_congestion(&stream, "cubic").expect("each kernel here has it");
     close(stream);
-    say(&swaps.to_string());
+    SWAPS
+}
+
+/// The retransmission timeouts of all flows of this namespace so far.
+fn timeouts() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/net/netstat").expect("each kernel has it");
+    let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
+    let (heads, values) = (lines.next().expect("names"), lines.next().expect("numbers"));
+    let mut pairs = heads.split_whitespace().zip(values.split_whitespace());
+    pairs.find(|(head, _)| *head == "TCPTimeouts").expect("since Linux 2.6").1.parse().expect("a number")
 }
 
 fn long_source() {

@@ -79,12 +79,22 @@ impl Stage {
 
     /// The receiver, which checks every byte; it listens when this returns.
     pub fn sink(&self, bytes: u64) -> Part {
-        self.part('b', "sink", &[("BYTES", &bytes.to_string())]).when("listening")
+        self.part('b', "sink", &[("BYTES", &bytes.to_string()), ("FLOWS", "1")]).when("listening")
     }
 
-    /// A sender of so many bytes; with a list of algorithms, one that changes between them.
-    pub fn source(&self, bytes: u64, algorithms: &str) -> Part {
-        self.part('a', "source", &[("BYTES", &bytes.to_string()), ("ALGORITHMS", algorithms)])
+    /// The receiver of so many flows, each of any length.
+    pub fn sink_of(&self, flows: u32) -> Part {
+        self.part('b', "sink", &[("BYTES", "0"), ("FLOWS", &flows.to_string())]).when("listening")
+    }
+
+    /// A sender of so many bytes.
+    pub fn source(&self, bytes: u64) -> Part {
+        self.part('a', "source", &[("BYTES", &bytes.to_string()), ("ALGORITHMS", "")])
+    }
+
+    /// So many senders, which swap between these algorithms.
+    pub fn swapping_source(&self, flows: u32, algorithms: &str) -> Part {
+        self.part('a', "source", &[("FLOWS", &flows.to_string()), ("ALGORITHMS", algorithms)])
     }
 
     /// A sender that goes on until it is stopped.

@@ -5,11 +5,13 @@ mod cluster;
 mod incast;
 mod single_link;
 mod staleness;
+mod transfers;
 
 pub use cluster::{Cluster, ClusterResult};
 pub use incast::{Incast, IncastResult};
 pub use single_link::{SingleLink, SingleLinkResult};
 pub use staleness::{Staleness, StalenessResult};
+pub use transfers::{Transfers, TransfersResult};
 
 use crate::load::Message;
 use crate::network::Network;

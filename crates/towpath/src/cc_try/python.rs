@@ -14,8 +14,10 @@ const INTERPRETERS: [&str; 6] =
 /// The file that `cargo build` makes, and the name by which Python finds it.
 const BUILT: &str = "libtowpath_cc.so";
 const MODULE: &str = "towpath_cc.abi3.so";
-/// Says whether this is a Python that the module can run in, and whether it has the module already.
-const ASK: &str = "import sys\nassert (3, 9) <= sys.version_info\ntry:\n    import towpath_cc\nexcept ImportError:\n    print('none')\n";
+/// Fails in a Python that the module cannot run in; else says which version of the module it has.
+const ASK: &str = "import sys\nassert (3, 9) <= sys.version_info\ntry:\n    import towpath_cc\n    print(getattr(towpath_cc, '__version__', 'unknown'))\nexcept ImportError:\n    print('none')\n";
+/// Of this program, and of the module that understands its orders.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 const RUN: &str = "import sys, towpath_cc\ntowpath_cc._run_order(sys.argv[1], sys.argv[2])\n";
 
 /// Carries out an order in Python; its result. `subject` is the file that needs Python.
@@ -56,27 +58,34 @@ fn python_path(folder: &Path) -> anyhow::Result<std::ffi::OsString> {
     std::env::join_paths(all.filter(|path| !path.as_os_str().is_empty())).context("PYTHONPATH")
 }
 
-/// The first Python that the module can run in.
+/// The first Python that has the module of this version.
 fn interpreter(paths: &std::ffi::OsStr, is_built: bool) -> anyhow::Result<String> {
     let named = std::env::var("TOWPATH_PYTHON").ok();
     let known = INTERPRETERS.iter().map(|name| (*name).to_owned());
-    let mut is_any = false;
+    let (mut is_any, mut other) = (false, None);
     for name in named.into_iter().chain(known) {
         let asked = Command::new(&name).args(["-c", ASK]).env("PYTHONPATH", paths).output();
-        let Ok(answer) = asked.map(|output| (output.status.success(), output.stdout)) else { continue };
-        match answer {
-            (true, says) if says.is_empty() => return Ok(name),
-            (is_good, _) => is_any |= is_good,
+        let Some(output) = asked.ok().filter(|output| output.status.success()) else { continue };
+        is_any = true;
+        match String::from_utf8_lossy(&output.stdout).trim() {
+            VERSION => return Ok(name),
+            "none" => {}
+            version => other = other.or(Some(format!("that of {name} is {version}"))),
         }
     }
-    match (is_any, is_built) {
-        (false, _) => bail!("there is no Python 3.9 or newer (python3, or TOWPATH_PYTHON=PATH)"),
-        (true, false) => {
+    match (is_any, other, is_built) {
+        (false, ..) => bail!("there is no Python 3.9 or newer (python3, or TOWPATH_PYTHON=PATH)"),
+        (true, Some(other), _) => {
+            bail!(
+                "the module towpath_cc is of another version: {other}, this program's {VERSION}; install its wheel"
+            )
+        }
+        (true, None, false) => {
             bail!(
                 "Python has no module towpath_cc: `cargo build --release -p towpath-ccp-python`, or install its wheel"
             )
         }
-        (true, true) => {
+        (true, None, true) => {
             bail!("Python cannot load {BUILT}: `python3 -c 'import towpath_cc'` beside it says why")
         }
     }
