@@ -2,6 +2,7 @@
 //! that are named. Usage: `cost [OBJECT.o] FILE.ccp...`, the object being another build of `bpf/conformance.bpf.o`; needs root. Signals are those of a calm flow, with a loss in each hundredth run; the least of
 //! several rounds counts, and all caches are warm: on a busy path a run takes longer.
 
+use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd};
 
 use ccp_vm::{Program, Signals};
@@ -27,7 +28,7 @@ fn main() {
         let text = std::fs::read_to_string(&path).expect("readable");
         let compiled = ccp_lang::compile(&text).unwrap_or_else(|mistakes| panic!("{path}: {mistakes:?}"));
         let ns = (0..ROUNDS).map(|_| round(&mut object, compiled.program())).fold(f64::INFINITY, f64::min);
-        println!("{path}: {ns:.0} ns");
+        writeln!(std::io::stdout(), "{path}: {ns:.0} ns").expect("somewhere to write");
     }
     std::fs::write(STATISTICS, before).expect("it was written before");
 }
