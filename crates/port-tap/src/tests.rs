@@ -31,6 +31,18 @@ fn options() -> TapOptions {
     TapOptions { name: "twp0".to_owned(), host_v4: Some((HOST, 24)), ..TapOptions::default() }
 }
 
+/// Opens the interface as soon as the last one of that name is gone: a process that another test has just forked may hold it until it
+/// executes its program.
+fn open_anew(options: &TapOptions) -> Result<Tap, TapError> {
+    for _ in 0..500 {
+        match open(options) {
+            Err(TapError::NameInUse { .. }) => std::thread::sleep(Duration::from_millis(10)),
+            done => return done,
+        }
+    }
+    open(options)
+}
+
 struct Station {
     queue: VnetQueue,
     mac: [u8; 6],
@@ -42,7 +54,7 @@ struct Station {
 
 impl Station {
     fn new(options: &TapOptions) -> Self {
-        let Tap { mac, host_mac, mut queues, .. } = open(options).expect("root and a new namespace");
+        let Tap { mac, host_mac, mut queues, .. } = open_anew(options).expect("root and a new namespace");
         Self { queue: queues.remove(0), mac, host_mac, batch: Batch::new(), waiting: VecDeque::new() }
     }
 
