@@ -15,7 +15,7 @@ use stage::Stage;
 
 /// Bytes of one transfer.
 const BYTES: u64 = 64 << 20;
-/// Flows that swap.
+/// Number of flows that swap their algorithms.
 const SWAPPING: u32 = 10;
 
 #[test]

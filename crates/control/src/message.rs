@@ -280,8 +280,8 @@ pub enum Request {
         /// All options set so far.
         options: SocketOptions,
     },
-    /// No process holds the slot's socket any more (application regions only, and not of a live connection over the port, whose core
-    /// sees it; the service sweeps pair slots itself). Or: the slot's connection waited to be accepted, in a pair region that the
+    /// No process holds the slot's socket any more (application regions only; of a live connection over the port the core sees it
+    /// without a message, and the service sweeps pair slots itself). Or: the slot's connection waited to be accepted, in a pair region that the
     /// acceptor cannot map.
     Closed {
         /// Id of the region.

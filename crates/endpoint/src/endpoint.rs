@@ -468,7 +468,7 @@ impl Endpoint {
         true
     }
 
-    /// Whether the service is to be told with a message that the last process has [released](Self::release) this end. Not of a live
+    /// Whether the service is to be told with a message that this end is released ([`release`](Self::release), [`give_up`](Self::give_up)). Not of a live
     /// connection over the port: its core was rung and sees it, and the service frees the slot when the core has let go. Both sides raise
     /// RELEASED first and look at the other's next, so one of them sees both. By now the slot may be another connection's: the service
     /// does nothing then.

@@ -99,7 +99,7 @@ impl State {
     }
 
     /// The flow's next tick comes a tick's time after the last run, or up to half of it sooner: so the wheel is touched twice in that time, and
-    /// a flow whose program runs all the time has no ticks.
+    /// while the program runs all the time its flow has no ticks.
     #[inline]
     fn put_off_tick(&mut self, flow: u32, ran_at: Instant, tick: Duration) {
         let ticks = &mut self.lists.ticks;

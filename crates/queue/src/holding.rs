@@ -47,7 +47,7 @@ pub fn keep_no_more(block: &SockBlock) {
     let _ = block.rx_lock.compare_exchange(KEPT, 0, Release, Relaxed);
 }
 
-/// The process, whose bit among the holders is `ours`: it has nothing to do with the connection any more, and does not close it.
+/// The process with the holder bit `ours`: it has nothing to do with the connection any more, and does not close it.
 pub fn let_go(block: &SockBlock, ours: u64) {
     keep_no_more(block);
     // Release: pairs with the Acquire in `seize`.

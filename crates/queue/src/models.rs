@@ -16,7 +16,7 @@ use shm::{ContextBlock, Half, SockBlock, half_flags};
 const AREA: u64 = 1 << 20;
 
 /// Checks all interleavings with at most three preemptions: enough for every race of two parties here, and fast.
-fn model(f: impl Fn() + Sync + Send + 'static) {
+pub(crate) fn model(f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(f);

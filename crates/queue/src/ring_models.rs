@@ -3,6 +3,7 @@
 
 use crate::batch::{self, owed, to_tell};
 use crate::holding::{keep, keep_no_more, let_go, open, open_kept, seize, set_up};
+use crate::models::model;
 use crate::stream::{Sender, barrier, consumed, note_consumed, readable, watch};
 use crate::waking::{Asleep, Woken};
 use crate::{Doorbell, Ring, Wake};
@@ -20,20 +21,13 @@ const THREAD: u32 = 11;
 const OURS: u64 = 1;
 const ANOTHER: u64 = 2;
 
-/// Checks all interleavings with at most three preemptions, as the models of `stream` do.
-fn model(f: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(f);
-}
-
 /// The connections of a ring with one peer: for each the ring's half, the peer's half, and the ring's socket block.
 #[derive(Default)]
 struct Shared {
     own: [Half; 2],
     peer: [Half; 2],
     blocks: [SockBlock; 2],
-    /// The peer's doorbell.
+    /// The peer's doorbell, at which the ring rings.
     bell: ContextBlock,
 }
 
@@ -66,19 +60,22 @@ impl Shared {
     }
 }
 
+/// The ring's thread: commits 10 and 20 bytes and flushes. True: the peer is to be woken.
+fn send_on_both(shared: &Arc<Shared>) -> thread::JoinHandle<bool> {
+    let shared = shared.clone();
+    thread::spawn(move || {
+        batch::commit(&shared.blocks[0], 10);
+        batch::commit(&shared.blocks[1], 20);
+        shared.flush([owed::BYTES; 2])
+    })
+}
+
 /// The peer begins to watch both connections, looks at them, and sleeps if it finds nothing.
 #[test]
 fn loom_a_flush_of_many_leaves_no_peer_asleep_that_has_not_seen_all() {
     model(|| {
         let shared = Arc::new(Shared::lent());
-        let ring = {
-            let shared = shared.clone();
-            thread::spawn(move || {
-                batch::commit(&shared.blocks[0], 10);
-                batch::commit(&shared.blocks[1], 20);
-                shared.flush([owed::BYTES; 2])
-            })
-        };
+        let ring = send_on_both(&shared);
         let bell = Doorbell::new(&shared.bell, 1);
         (0..2).for_each(|i| watch(&shared.peer[i], Some(CONTEXT)));
         let first = [0, 1].map(|i| shared.seen(i));
@@ -97,14 +94,7 @@ fn loom_one_bell_for_many_wakes_a_peer_that_sleeps() {
     model(|| {
         let shared = Arc::new(Shared::lent());
         (0..2).for_each(|i| watch(&shared.peer[i], Some(CONTEXT)));
-        let ring = {
-            let shared = shared.clone();
-            thread::spawn(move || {
-                batch::commit(&shared.blocks[0], 10);
-                batch::commit(&shared.blocks[1], 20);
-                shared.flush([owed::BYTES; 2])
-            })
-        };
+        let ring = send_on_both(&shared);
         let bell = Doorbell::new(&shared.bell, 1);
         let mut taken = 0;
         bell.drain(64, |slot| taken |= 1 << slot);

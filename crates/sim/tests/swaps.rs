@@ -1,4 +1,4 @@
-//! Live flows whose agent gives them another of three algorithms each 100 ms: no byte is wrong, and no flow stands still for longer than one
+//! Live flows get another of three algorithms from their agent each 100 ms: no byte is wrong, and no flow stands still for longer than one
 //! retransmission timeout.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
@@ -120,7 +120,7 @@ fn flows_that_swap_carry_every_byte_right() {
 
 /// Looks each 5 ms at what has arrived of each flow.
 #[test]
-#[ignore = "seed 2 stands still for longer; whether the bound, the repair of a loss or the swap is wrong is open"]
+#[ignore = "seven of ten seeds have a stall of 380 to 430 ms at a round trip of 60; whether the bound is short of a timeout with its round trips, or a flow wrong, is open"]
 fn no_flow_that_swaps_stands_still_for_longer_than_a_timeout() {
     let look = Duration::from_ms(5);
     for seed in 1..=SEEDS {

@@ -105,7 +105,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// A service whose flows report to our agent at these intervals; 0: at each acknowledgement, and the released agent has no part.
+    /// A service with our agent, to which each flow reports at these intervals; 0: at each acknowledgement, and the released agent has no part.
     fn new(options: &Options, report: &mut Report, interval_us: u64) -> anyhow::Result<Self> {
         let folder = launch::folder()?;
         let [socket, path] = ["cc", "agent"].map(|name| folder.path().join(name));
@@ -228,20 +228,17 @@ impl Stage {
     /// What the service has counted so far.
     fn told(&self) -> anyhow::Result<Told> {
         let all = self.service.statistics()?;
-        let number = |name: &str| {
-            all["agents"][name]
+        let number = |part: &str, name: &str| {
+            all[part][name]
                 .as_u64()
-                .with_context(|| format!("no number of {name} in the service's statistics"))
-        };
-        let traffic = |name: &str| {
-            all["traffic"][name].as_u64().with_context(|| format!("no {name} in the service's statistics"))
+                .with_context(|| format!("no number of {name} in the service's statistics of {part}"))
         };
         Ok(Told {
-            flows: number("creates")?,
-            reports: number("reports")?,
-            frames: traffic("sent_packets")?,
-            sent: traffic("sent_bytes")?,
-            again: traffic("retransmitted_bytes")?,
+            flows: number("agents", "creates")?,
+            reports: number("agents", "reports")?,
+            frames: number("traffic", "sent_packets")?,
+            sent: number("traffic", "sent_bytes")?,
+            again: number("traffic", "retransmitted_bytes")?,
         })
     }
 }
@@ -250,11 +247,11 @@ impl Stage {
 struct Told {
     /// Flows that were announced to agents.
     flows: u64,
-    /// Reports to agents.
+    /// Reports that were sent to agents.
     reports: u64,
     /// Frames to the port; a super-frame is one.
     frames: u64,
-    /// Their bytes.
+    /// Bytes of these frames.
     sent: u64,
     /// Bytes of payload that were sent again.
     again: u64,

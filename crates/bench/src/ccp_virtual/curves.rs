@@ -127,7 +127,7 @@ fn quartiles_of(mut values: Vec<f64>) -> [f64; 3] {
     [0.25, 0.5, 0.75].map(|share| percentile(&values, share).unwrap_or(f64::NAN))
 }
 
-/// A line whose rate wanders between 2 and 24 Mbit/s, as the text of a trace: a made one, in the manner of a cellular line's.
+/// The text of a made trace: the rate of a line wanders between 2 and 24 Mbit/s, in the manner of a cellular line's.
 pub fn cell_trace() -> String {
     let mut rng = Seed::new(TRACE_SEED);
     let [least, most] = TRACE_RATES;

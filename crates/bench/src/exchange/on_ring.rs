@@ -39,12 +39,12 @@ pub enum Part {
     /// Waits, publishes, and collects events.
     Wait,
     Read,
-    /// The program itself.
+    /// The program itself answers a request.
     Answer,
     Write,
 }
 
-/// Number of parts.
+/// Number of parts of a ring's thread.
 pub const PARTS: usize = 4;
 
 /// Counts cycles by part.

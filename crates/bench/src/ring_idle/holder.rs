@@ -26,7 +26,7 @@ pub enum Ask {
     Open(u32),
 }
 
-/// An answer.
+/// An answer of a holder.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Told {
     /// Where the process listens.

@@ -424,16 +424,15 @@ impl Registry {
 
     /// The engine no longer uses the slot.
     fn channel_gone(&mut self, region: u32, slot: u32) {
-        if self.channel_flow(region, slot).is_none() {
+        let is_closed = self.is_flow_closed(region, slot);
+        let Some(Carrier::Channel { is_gone, .. }) =
+            self.channel_flow(region, slot).map(|flow| &mut flow.carrier)
+        else {
             return;
-        }
-        if self.is_flow_closed(region, slot) {
-            return self.free_flow_slot(region, slot);
-        }
-        if let Some(flow) = self.channel_flow(region, slot)
-            && let Carrier::Channel { is_gone, .. } = &mut flow.carrier
-        {
-            *is_gone = true;
+        };
+        *is_gone = true;
+        if is_closed {
+            self.free_flow_slot(region, slot);
         }
     }
 

@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Transfers {
     /// The agent that decides; `None`: Reno in the datapath.
     pub agent: Option<AgentMaker>,
-    /// Number of messages.
+    /// Number of messages that are sent.
     pub messages: usize,
     /// Time from a report until the agent's answer is in force.
     pub staleness: Duration,
@@ -37,7 +37,7 @@ pub struct Transfers {
 /// The result of a run: 50th, 75th and 95th percentile of completion times, milliseconds.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct TransfersResult {
-    /// All messages.
+    /// Completion times of all messages.
     pub all: [f64; 3],
     /// Messages of at most 10 KB.
     pub short: [f64; 3],

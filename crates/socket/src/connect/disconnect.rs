@@ -23,7 +23,7 @@ pub fn give_up(sock: &Sock, link: &Endpoint) -> Result<(), Errno> {
     if !is_bound {
         forget_address(link, sock.family());
     }
-    if !link.mapped.pair
+    if link.must_say_closed()
         && let Some(client) = session::present()
     {
         client.say(Request::Closed { region: link.mapped.id, slot: link.slot() });
