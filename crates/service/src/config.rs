@@ -21,6 +21,7 @@ use crate::{ServiceError, sys};
 use base::limits::{RECEIVE_MAX_DEFAULT, RING_MAX, RING_MAX_DEFAULT, SLOTS_MAX};
 use clap::{Args, ValueEnum};
 use control::CongestionRule;
+use elastic::Machine as _;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::num::NonZeroU16;

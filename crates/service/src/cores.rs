@@ -3,14 +3,12 @@
 
 #[cfg(test)]
 pub(crate) mod by_hand;
-pub(crate) mod load;
 pub(crate) mod meter;
 pub(crate) mod shares;
 pub(crate) mod wakers;
 
 use crate::ServiceError;
 use crate::channels::engine::{Engine, Say, Shared, Start};
-use crate::cores::load::{LoadMeter, Loads};
 use crate::cores::meter::CoreMeter;
 use crate::cores::wakers::Bells;
 use crate::cores::wakers::write_eventfd;
@@ -19,6 +17,7 @@ use crate::relay::endpoint::End;
 use crate::relay::{Outcome, Relays};
 use crate::report::port_stats::Counted;
 use base::{Duration, Instant};
+use elastic::load::{LoadMeter, Loads};
 use fastpath::{Others, Progress};
 use flow::{CommandSender, ExceptionReceiver, Flows, commands, exceptions};
 use port::{Port, Wait};

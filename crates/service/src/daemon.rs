@@ -12,7 +12,6 @@ pub(crate) mod net_port;
 use crate::agents::Agents;
 use crate::config::Config;
 use crate::config::channels::Settings;
-use crate::cores::load::Loads;
 use crate::cores::wakers::Bells;
 use crate::cores::{Common, Core};
 use crate::daemon::clock::Clock;
@@ -32,6 +31,7 @@ use crate::{ServiceError, privilege, sys};
 use control::{
     CongestionAsk, CoresWish, KernelReason, Line, LineError, Reply, Report, Request, ToApplication, ToService,
 };
+use elastic::load::Loads;
 use fastpath::Others;
 use queue::Doorbell;
 use rustix::event::{Timespec, epoll};

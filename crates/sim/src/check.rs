@@ -94,7 +94,7 @@ impl Host {
                 found = Err(format!("{} -> {:?}: {what}", socket.local, socket.remote));
             }
         });
-        found
+        found.and_then(|()| self.check_processors())
     }
 
     /// A flow is in the lists of the core that serves it, and of no other.

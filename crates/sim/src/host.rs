@@ -2,6 +2,7 @@
 
 use crate::agents::{AgentSetting, Desk, KeptDatagram, KeptReport};
 use crate::interface::Interface;
+use crate::processors::{ProcessorSetting, Processors};
 use crate::receive_offload::queue_of;
 use crate::ring::Unpublished;
 use crate::sockets::{Fd, Sockets};
@@ -46,6 +47,8 @@ pub struct HostConfig {
     pub steer_delay: Option<Duration>,
     /// The interface brings one frame in so many to another queue than its flow's, as when the kernel learns slowly where flows are; 0: none.
     pub stray_every: u32,
+    /// The host's processors: packets cost time, and cores come and go with the load. `None`: packets cost nothing, and all cores serve.
+    pub processors: Option<ProcessorSetting>,
     /// Largest number of sockets: a power of two from 64 to 65536.
     pub slots: u32,
     /// Bytes of each side's payload area: a multiple of 1 MiB. Memory is taken only when it is used.
@@ -73,6 +76,7 @@ impl HostConfig {
             cores: 1,
             steer_delay: None,
             stray_every: 0,
+            processors: None,
             slots: 256,
             data_len: 64 << 20,
             not_sent_low: u32::MAX,
@@ -101,9 +105,18 @@ pub(crate) struct Lane {
     pub(crate) core: Core,
     exceptions: ExceptionReceiver,
     pub(crate) interface: Interface,
-    deadline: Instant,
+    pub(crate) deadline: Instant,
     /// The core does nothing before this time.
     pub(crate) stopped_until: Instant,
+    /// The core is busy until then with what it found last.
+    pub(crate) busy_until: Instant,
+}
+
+impl Lane {
+    /// When the core can look for work again.
+    fn free_at(&self) -> Instant {
+        self.stopped_until.max(self.busy_until)
+    }
 }
 
 /// One machine. Frames, calls and `now` go in; frames, results and the next deadline come out.
@@ -119,6 +132,7 @@ pub struct Host {
     pub(crate) slow: SlowPath,
     pub(crate) lanes: Vec<Lane>,
     pub(crate) steering: Option<Steering>,
+    pub(crate) processors: Option<Box<Processors>>,
     strays: Strays,
     /// Number of turns that the cores have had.
     turns: u64,
@@ -151,8 +165,9 @@ impl Host {
         secret[..8].copy_from_slice(&seed.next_u64().to_le_bytes());
         secret[8..].copy_from_slice(&seed.next_u64().to_le_bytes());
         let is_steered = config.steer_delay.is_some();
-        let slow_config =
-            slowpath::Config { secret, mtu: config.capabilities.mtu, is_steered, ..config.slow.clone() };
+        let mtu = config.capabilities.mtu;
+        let serving = if config.processors.is_some() { 1 } else { config.slow.serving };
+        let slow_config = slowpath::Config { secret, mtu, is_steered, serving, ..config.slow.clone() };
         let others = Others::join(config.cores, config.shared.flows as usize);
         let of_core = |(i, others)| lane(i as u8, config, &flows, others, now);
         let (lanes, commands) = others.into_iter().enumerate().map(of_core).unzip();
@@ -165,6 +180,7 @@ impl Host {
         region.set_watermark(config.data_len);
         assert!(slow.add_region(REGION, &region), "a fresh table of regions takes one");
         let pages = application.page_words() * 64;
+        let slow_first = if config.processors.is_some() { 1 } else { config.cores };
         let desk = config.agent.as_ref().map(|agent| Box::new(Desk::new(agent, seed.next_u64(), now)));
         slow.watch_flows(desk.is_some());
         Self {
@@ -172,7 +188,8 @@ impl Host {
             not_sent_low: config.not_sent_low,
             slow,
             lanes,
-            steering: config.steer_delay.map(|delay| Steering::new(config.cores, delay)),
+            steering: config.steer_delay.map(|delay| Steering::new(slow_first, delay)),
+            processors: config.processors.map(|setting| Box::new(Processors::new(config.cores, setting))),
             strays: Strays::new(config.stray_every, config.seed),
             turns: 0,
             exceptions_most: config.exceptions_most,
@@ -233,23 +250,28 @@ impl Host {
     }
 
     fn round(&mut self, now: Instant) -> bool {
-        let Self { slow, lanes, turns, exceptions_most, .. } = self;
+        let Self { slow, lanes, turns, exceptions_most, processors, .. } = self;
         let mut is_busy = false;
-        for (i, lane) in lanes.iter_mut().enumerate().filter(|(_, lane)| lane.stopped_until <= now) {
+        for (i, lane) in lanes.iter_mut().enumerate().filter(|(_, lane)| lane.free_at() <= now) {
             *turns += 1;
+            processors.iter_mut().for_each(|all| all.begin(i, now, lane.core.counters()));
             lane.interface.begin(*turns);
             let progress = lane.core.poll(now, &mut lane.interface);
             lane.core.wakes().for_each(drop);
             lane.core.strangers().for_each(drop);
             lane.deadline = progress.deadline;
-            is_busy |= progress.is_busy() || progress.wake_cores != 0;
+            let found = progress.is_busy() || progress.wake_cores != 0;
+            is_busy |= found;
+            if let Some(all) = processors {
+                lane.busy_until = all.end(i, now, lane.core.counters(), found);
+            }
             let mut take = |exception, frame: &[u8]| slow.handle_exception(now, i as u8, exception, frame);
             let mut left = *exceptions_most;
             while left > 0 && lane.exceptions.pop(&mut take).is_some() {
                 (is_busy, left) = (true, left - 1);
             }
         }
-        is_busy |= self.steer(now);
+        is_busy |= self.steer(now) | self.scale(now);
         if self.slow.next_deadline() <= now {
             self.slow.handle_timers(now);
             is_busy = true;
@@ -266,7 +288,7 @@ impl Host {
     }
 
     fn has_input(&self) -> bool {
-        self.lanes.iter().any(|lane| lane.interface.has_news() && lane.stopped_until <= self.now)
+        self.lanes.iter().any(|lane| lane.interface.has_news() && lane.free_at() <= self.now)
     }
 
     /// Takes the next frame for the network, in the order in which the cores have sent them.
@@ -281,13 +303,16 @@ impl Host {
         if self.must_run || self.has_input() {
             return self.now;
         }
+        // A core that is busy looks for more when it is done.
         let cores = self.lanes.iter().map(|lane| match lane.interface.has_news() {
-            true => lane.stopped_until,
-            false => lane.deadline.max(lane.stopped_until),
+            _ if self.now < lane.busy_until => lane.free_at(),
+            true => lane.free_at(),
+            false => lane.deadline.max(lane.free_at()),
         });
+        let load = self.processors.as_ref().and_then(|all| all.elastic.due()).unwrap_or(Instant::NEVER);
         let steering = self.steering.as_ref().map_or(Instant::NEVER, Steering::next_deadline);
         let desk = self.desk.as_ref().map_or(Instant::NEVER, |desk| desk.next_deadline());
-        cores.fold(self.slow.next_deadline().min(steering).min(desk), Instant::min)
+        cores.fold(self.slow.next_deadline().min(steering).min(desk).min(load), Instant::min)
     }
 
     /// The slow path, for its counters and listings.
@@ -346,7 +371,7 @@ impl Host {
 
     /// The owner of the connection in `slot`, as the service names it. Its core may differ from the core that gets its packets.
     pub(crate) fn owner(&self, slot: u32) -> Owner {
-        Owner { region: REGION, slot, core: (slot as usize % self.lanes.len()) as u8 }
+        Owner { region: REGION, slot, core: (slot % u32::from(self.serving())) as u8 }
     }
 
     pub(crate) fn free_slot(&mut self, slot: u32) {
@@ -387,9 +412,7 @@ impl Host {
                 let now = self.now;
                 self.steering.iter_mut().for_each(|steering| steering.begin(now, groups, core));
             }
-            Event::MoveOver { groups } => {
-                self.steering.iter_mut().for_each(|steering| steering.count(groups));
-            }
+            Event::MoveOver { groups } => self.on_move_over(groups),
         }
     }
 }
@@ -407,5 +430,5 @@ fn lane(
     let core = Core::new(index, flows.clone(), exception_tx, command_rx, config.capabilities);
     let core = core.with_others(others);
     let interface = Interface::new(config.capabilities, config.merges);
-    (Lane { core, exceptions, interface, deadline: now, stopped_until: now }, commands)
+    (Lane { core, exceptions, interface, deadline: now, stopped_until: now, busy_until: now }, commands)
 }

@@ -83,6 +83,11 @@ impl Interface {
         self.sent.pop_front().map(|(_, frame)| frame)
     }
 
+    /// Number of received frames that wait for the core.
+    pub(crate) fn waiting(&self) -> usize {
+        self.received.len()
+    }
+
     /// True when the core has work here: received frames, or room in the transmit ring after it was full.
     pub(crate) fn has_news(&self) -> bool {
         !self.received.is_empty() || (self.was_full && self.sent.len() < TRANSMIT_RING)

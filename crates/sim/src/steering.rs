@@ -73,7 +73,13 @@ impl Host {
         let due = self.steering.as_mut().filter(|steering| steering.next_deadline() <= now);
         let Some(steering) = due else { return false };
         if let Some((_, groups, core)) = steering.change.take() {
+            let first = groups.iter().next().map_or(0, |group| steering.queues[usize::from(group)]);
+            let old = &self.lanes[usize::from(first)];
             groups.iter().for_each(|group| steering.queues[usize::from(group)] = core);
+            if let Some(processors) = &mut self.processors {
+                processors.begin_yield(now, old.busy_until, old.interface.waiting());
+            }
+            self.stop_if_wanted(true);
             self.slow.steered(now);
         }
         true
@@ -113,7 +119,11 @@ impl Host {
     pub fn stop_core(&mut self, core: usize, time: Duration) {
         let count = self.lanes.len();
         let until = self.now.plus(time);
-        self.lanes[core % count].stopped_until = until;
+        let lane = &mut self.lanes[core % count];
+        lane.stopped_until = until;
+        // What has come for it meanwhile is looked at then.
+        lane.deadline = lane.deadline.min(until);
+        self.note_stop();
         self.touch();
     }
 
@@ -125,6 +135,7 @@ impl Host {
         let mut moves = Moves {
             given_up: steering.map_or(0, |s| s.given_up),
             moved: steering.map_or(0, |s| s.moved),
+            changes: self.changes().len() as u64,
             ..Moves::default()
         };
         for lane in &self.lanes {
@@ -145,6 +156,8 @@ pub struct Moves {
     pub moved: u64,
     /// Flows that have moved.
     pub flows: u64,
+    /// Changes of the number of cores that serve.
+    pub changes: u64,
     /// Moves given up because a core did not answer in time.
     pub given_up: u64,
     /// Segments that cores have found out of order.

@@ -55,6 +55,7 @@ const LAW: &[(&str, May)] = &[
     ("flow", May::Need(&["base", "wire", "shm", "queue", "ccp-vm", "congestion"])),
     ("fastpath", May::Need(&["base", "wire", "port", "shm", "queue", "flow"])),
     ("slowpath", May::Need(&["base", "wire", "shm", "queue", "ccp-vm", "flow", "congestion", "control"])),
+    ("elastic", May::Need(&["base", "wire", "port", "flow", "slowpath"])),
     ("control", May::Need(&["base", "shm"])),
     ("endpoint", May::Need(&["base", "cycles", "shm", "queue", "control"])),
     ("session", May::Need(&["base", "cycles", "shm", "queue", "control", "endpoint"])),
@@ -107,6 +108,7 @@ const SERVICE: &[&str] = &[
     "flow",
     "fastpath",
     "slowpath",
+    "elastic",
     "control",
 ];
 

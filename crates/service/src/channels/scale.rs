@@ -2,11 +2,11 @@
 //! decides ([`Scaling`]); this file asks it, once a tick.
 
 use super::flows::Flows;
-use crate::cores::load::Loads;
 use crate::cores::shares::Shares;
 use base::{Duration, Instant};
 use channel::scaling::{Advice, Load, Scaling};
 use channel::{ChannelId, Hub, SessionId};
+use elastic::load::Loads;
 use std::collections::HashMap;
 use std::sync::Arc;
 

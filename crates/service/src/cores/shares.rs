@@ -1,7 +1,7 @@
 //! The share of time for which each core was busy between two looks. Decides nothing.
 
-use crate::cores::load::Loads;
 use base::{Duration, Instant};
+use elastic::load::Loads;
 use std::sync::Arc;
 
 /// The share of time for which each core was busy between two looks.
@@ -48,16 +48,23 @@ impl Shares {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use elastic::load::LoadMeter;
 
     #[test]
     fn a_share_is_the_busy_time_between_two_looks() {
         let loads = Arc::new(Loads::new(2));
         let at = |ms| Instant::ZERO.plus(Duration::from_ms(ms));
         let mut shares = Shares::new(loads.clone(), at(0));
-        loads.add(1, Duration::from_ms(5));
+        let mut meter = LoadMeter::new(1);
+        let mut busy = |from, to| {
+            meter.begin(at(from), 0, &loads);
+            meter.begin(at(to), 0, &loads);
+            meter.idle();
+        };
+        busy(0, 5);
         assert_eq!(shares.look(at(10)), Duration::from_ms(10));
         assert_eq!((shares.of(0), shares.of(1), shares.of(2)), (0, 500, 0));
-        loads.add(1, Duration::from_ms(30));
+        busy(10, 40);
         shares.look(at(20));
         assert_eq!(shares.of(1), 1_000, "a round that began before the last look");
     }

@@ -2,6 +2,7 @@
 //! the kernel; what is missing there (no cgroup, no pressure) limits nothing.
 
 use base::{Duration, Instant};
+use elastic::Room;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -13,17 +14,6 @@ const SLOW_LOOK: Duration = Duration::from_secs(1);
 const PROCESSORS: usize = 1024;
 /// Microseconds in a unit of `/proc/stat` (`USER_HZ` is 100 on every machine that Rust runs on).
 const TICK_US: u64 = 10_000;
-
-/// What the machine can give at a time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Room {
-    /// Idle time of the processors that the service may use, thousandths of one processor.
-    pub spare: u32,
-    /// Share of the time in which a program waited for a processor, percent.
-    pub pressure: u32,
-    /// Number of processors that the service may use, at least 1.
-    pub allowed: u8,
-}
 
 /// A count that grows with time, and when it was read.
 type Reading = Option<(Instant, u64)>;
@@ -60,14 +50,20 @@ impl Machine {
         machine
     }
 
-    /// Number of processors that the service may use: by affinity, and by the quota of its cgroups, rounded up; at least 1.
-    pub fn allowed(&self) -> u8 {
-        self.room.allowed
+    fn count_processors(&mut self) {
+        let set = rustix::thread::sched_getaffinity(None);
+        self.processors =
+            set.map(|set| (0..PROCESSORS).filter(|cpu| set.is_set(*cpu)).collect()).unwrap_or_default();
+        let quota = self.quotas.iter().filter_map(read).filter_map(|text| quota(&text)).min();
+        let least = quota.unwrap_or(u64::MAX).min(self.processors.len() as u64).max(1);
+        self.room.allowed = least.min(u64::from(u8::MAX)) as u8;
     }
+}
 
+impl elastic::Machine for Machine {
     /// What the machine can give now. Idle times and pressure are those of the last tenth of a second and the last second; at first there is
     /// nothing to spare.
-    pub fn look(&mut self, now: Instant) -> Room {
+    fn look(&mut self, now: Instant) -> Room {
         if self.slow_at.is_none_or(|at| SLOW_LOOK <= now.since(at)) {
             self.slow_at = Some(now);
             let before = self.processors.len();
@@ -90,13 +86,9 @@ impl Machine {
         self.room
     }
 
-    fn count_processors(&mut self) {
-        let set = rustix::thread::sched_getaffinity(None);
-        self.processors =
-            set.map(|set| (0..PROCESSORS).filter(|cpu| set.is_set(*cpu)).collect()).unwrap_or_default();
-        let quota = self.quotas.iter().filter_map(read).filter_map(|text| quota(&text)).min();
-        let least = quota.unwrap_or(u64::MAX).min(self.processors.len() as u64).max(1);
-        self.room.allowed = least.min(u64::from(u8::MAX)) as u8;
+    /// Number of processors that the service may use: by affinity, and by the quota of its cgroups, rounded up; at least 1.
+    fn allowed(&self) -> u8 {
+        self.room.allowed
     }
 }
 
@@ -164,6 +156,7 @@ fn quota_files(own: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use elastic::Machine as _;
 
     #[test]
     fn idle_time_is_that_of_the_processors_of_the_service() {

@@ -2,8 +2,8 @@
 
 use crate::report::port_stats::Counted;
 use crate::scaling::Scaling;
-use crate::scaling::scaler::{Hold, Why};
 use base::Instant;
+use elastic::scaler::{Hold, Why};
 use serde::Serialize;
 use slowpath::SlowPath;
 
@@ -95,21 +95,21 @@ impl Scaling {
     }
 
     fn totals(&self, most: usize) -> Totals {
-        let hold = self.scaler.hold().filter(|_| self.is_auto);
+        let (elastic, counts) = (&self.elastic, self.elastic.counts());
         Totals {
-            serving: self.scaler.serving(),
+            serving: elastic.serving(),
             most,
-            processors: self.machine.allowed(),
-            idle_milli: if self.tick_at.is_some() { self.scaler.idle() } else { 0 },
-            is_auto: self.is_auto,
+            processors: elastic.allowed(),
+            idle_milli: elastic.idle(),
+            is_auto: elastic.is_auto(),
             steering: self.way.means.clone(),
-            moves: self.counts.moves,
-            groups_moved: self.counts.groups,
-            moves_given_up: self.counts.given_up,
-            moves_left: self.plan.len() + usize::from(self.moving.is_some()),
-            tables_refused: self.counts.refused,
-            hold: hold.map(|hold| hold.to_string()),
-            held_by: hold,
+            moves: counts.moves,
+            groups_moved: counts.groups,
+            moves_given_up: counts.given_up,
+            moves_left: elastic.moves_left(),
+            tables_refused: self.refused,
+            hold: elastic.hold().map(|hold| hold.to_string()),
+            held_by: elastic.hold(),
         }
     }
 
@@ -121,12 +121,12 @@ impl Scaling {
             let of_core = owner.and_then(|owner| flows.get_mut(usize::from(owner.core)));
             of_core.into_iter().for_each(|flows| *flows += 1);
         });
-        let (busy, table) = (self.loads.busy(), slow.group_cores());
+        let (busy, table) = (self.elastic.busy(), slow.group_cores());
         let line = |(index, flows): (usize, usize)| {
             let counters = counted[index].map(|counted| counted.core).unwrap_or_default();
             CoreLine {
                 core: index as u8,
-                serves: index < usize::from(self.scaler.serving()),
+                serves: index < usize::from(self.elastic.serving()),
                 groups: table.iter().filter(|core| usize::from(**core) == index).count(),
                 flows,
                 busy_ms: busy.get(index).map_or(0, |busy| busy.as_ms()),
@@ -137,7 +137,7 @@ impl Scaling {
                 lost: counters.of(fastpath::Cause::CoreFull),
             }
         };
-        let changes = self.past.iter().map(|past| PastLine {
+        let changes = self.elastic.past().map(|past| PastLine {
             ago_ms: now.since(past.at).as_ms(),
             cores: past.change.cores,
             why: past.change.why,

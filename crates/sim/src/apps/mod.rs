@@ -115,6 +115,13 @@ impl Application {
         self
     }
 
+    /// Makes the application open no connection before `at`.
+    #[must_use]
+    pub fn beginning(mut self, at: Instant) -> Self {
+        self.open_at = at;
+        self
+    }
+
     /// When its next turn is due even without socket events.
     #[must_use]
     pub fn next_deadline(&self) -> Instant {

@@ -1,5 +1,6 @@
 //! The scenarios: those with a name, and random ones that a seed determines.
 
+mod elastic;
 mod named;
 mod random;
 mod run;

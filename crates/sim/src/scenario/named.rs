@@ -110,6 +110,11 @@ pub const NAMED: &[Named] = &[
         about: "groups of flows move between four cores all the time, over 10 Gbit/s",
         make: moves,
     },
+    Named {
+        name: "elastic",
+        about: "cores come and go with a load that rises and falls; cores are stopped, processors are taken away",
+        make: super::elastic::elastic,
+    },
     Named { name: "crash", about: "applications die in the middle", make: crash },
     Named { name: "hostile", about: "a peer that keeps no rule", make: hostile },
     Named { name: "smoltcp", about: "the released crate smoltcp as peer, with losses", make: smoltcp },

@@ -48,6 +48,8 @@ pub struct Report {
     pub refused: u64,
     /// Groups and flows that have moved between cores, of all hosts, and moves given up.
     pub moved: [u64; 3],
+    /// Changes of the number of cores that serve, of all hosts.
+    pub changes: u64,
     /// Memory of the process in bytes after each stage and at the end; empty when it is not measured.
     pub memory: Vec<u64>,
 }
@@ -192,6 +194,13 @@ impl Run {
             Event::StopCore(machine, core, time) => {
                 self.on_host(machine, |host| host.stop_core(core, time));
             }
+            Event::StopMover(machine, yields, time) => {
+                self.on_host(machine, |host| host.stop_mover(yields, time));
+            }
+            Event::Allow(machine, count) => self.on_host(machine, |host| host.allow_processors(count)),
+            Event::Others(machine, used, pressure) => {
+                self.on_host(machine, |host| host.let_others(used, pressure));
+            }
         }
     }
 
@@ -210,7 +219,11 @@ impl Run {
             .iter()
             .all(|machine| machine.kind == Kind::Towpath && machine.stray_every == 0)
             && links.all(is_calm)
-            && !self.setting.events.iter().any(|(_, event)| matches!(event, Event::StopCore(..)));
+            && !self
+                .setting
+                .events
+                .iter()
+                .any(|(_, event)| matches!(event, Event::StopCore(..) | Event::StopMover(..)));
         let dropped: u64 = self.network.links().map(|(_, _, link)| link.counters().dropped()).sum();
         for i in 0..self.nodes.len() {
             let host = self.network.machine(self.nodes[i]).and_then(|machine| machine.host());
@@ -218,6 +231,7 @@ impl Run {
             self.moves.moved += moves.moved;
             self.moves.flows += moves.flows;
             self.moves.given_up += moves.given_up;
+            self.moves.changes += moves.changes;
             if is_orderly && dropped == 0 && (moves.lost, moves.given_up) == (0, 0) && moves.out_of_order > 0
             {
                 return Err(format!("machine {i} got segments out of order over an orderly path: {moves:?}"));
@@ -288,6 +302,7 @@ impl Run {
             ..Report::default()
         };
         report.moved = [self.moves.moved, self.moves.flows, self.moves.given_up];
+        report.changes = self.moves.changes;
         report.refused = self.network.refused();
         for (_, _, link) in self.network.links() {
             report.dropped += link.counters().dropped();

@@ -4,6 +4,7 @@ use crate::agents::AgentSetting;
 use crate::apps::{Application, Opens, Plans, Profile};
 use crate::host::{Host, HostConfig};
 use crate::network::{Network, NodeId};
+use crate::processors::ProcessorSetting;
 use crate::station::MachineDebug;
 use base::{Duration, Instant, Seed};
 use congestion::Algorithm;
@@ -51,6 +52,8 @@ pub struct MachineSetting {
     pub steer_delay: Option<Duration>,
     /// The interface brings one frame in so many to another queue than its flow's; 0: none.
     pub stray_every: u32,
+    /// Its processors, if packets cost time and cores come and go with the load.
+    pub processors: Option<ProcessorSetting>,
     /// Its application uses a ring instead of sockets.
     pub has_ring: bool,
     /// Slots and payload bytes of its application's region.
@@ -63,6 +66,8 @@ pub struct MachineSetting {
     pub backlog: usize,
     /// Connections that it opens: their number, how many at once, and the least time between two.
     pub opens: Option<(u64, usize, Duration)>,
+    /// Time from the beginning to the first of them.
+    pub opens_after: Duration,
 }
 
 impl MachineSetting {
@@ -80,12 +85,14 @@ impl MachineSetting {
             cores: 1,
             steer_delay: None,
             stray_every: 0,
+            processors: None,
             has_ring: false,
             region: (256, 64 << 20),
             moderation: Duration::ZERO,
             links: [link.clone(), link.clone()],
             backlog: 128,
             opens: None,
+            opens_after: Duration::ZERO,
         }
     }
 
@@ -111,6 +118,13 @@ pub enum Event {
     Shift(usize, u64),
     /// A core of this machine, by its number modulo the cores, is stopped for this time.
     StopCore(usize, usize, Duration),
+    /// A core of the next move of groups on this machine is stopped for this time: true: the old one, before it yields; false: the new one,
+    /// before it expects them.
+    StopMover(usize, bool, Duration),
+    /// From now on the cores of this machine may use so many processors.
+    Allow(usize, u8),
+    /// From now on other programs on this machine use so many thousandths of processors, and one waits for so many percent of the time.
+    Others(usize, u32, u32),
 }
 
 /// Everything that determines a run.
@@ -238,6 +252,7 @@ impl Setting {
         let to = if i == 0 { 1 } else { 0 };
         let remotes = vec![self.server(to)];
         app.opening(Opens { remotes, ids: first..first + count, at_once, gap, pause_at: None })
+            .beginning(BEGIN.plus(self.machines[i].opens_after))
     }
 }
 
@@ -252,6 +267,7 @@ impl MachineSetting {
         config.agent.clone_from(&self.agent);
         (config.merges, config.cores) = (self.merges, self.cores);
         (config.steer_delay, config.stray_every) = (self.steer_delay, self.stray_every);
+        config.processors = self.processors;
         config.capabilities.queues = u16::from(self.cores);
         config.capabilities.rss = self.cores > 1;
         (config.slots, config.data_len) = self.region;

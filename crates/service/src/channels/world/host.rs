@@ -3,12 +3,12 @@
 use super::programs::{Outcome, Plan, Program};
 use super::wire::Frames;
 use crate::channels::engine::{Engine, Opening, Say, Shared, Start, Told};
-use crate::cores::load::Loads;
 use crate::memory::Memory;
 use base::{Instant, Seed};
 use channel::lane::{Class, Lane, Sharing};
 use channel::open::Open;
 use channel::session::ECONNREFUSED;
+use elastic::load::Loads;
 use fastpath::Core;
 use flow::{ExceptionReceiver, FlowId, Flows, Limits};
 use queue::stream::{close_for, raise, watch};

@@ -3,7 +3,6 @@
 use crate::config::{Options, Sharing};
 use crate::cores::Common;
 use crate::cores::by_hand::ByHand;
-use crate::cores::load::Loads;
 use crate::cores::wakers::Bells;
 use crate::daemon::clock::Clock;
 use crate::daemon::helpers::Watched;
@@ -18,6 +17,7 @@ use crate::scaling::{Scaling, Way};
 use crate::sys;
 use crate::tcp::{self, Tcp};
 use control::{Push, Reply, Request};
+use elastic::load::Loads;
 use fastpath::Others;
 use rustix::fd::{AsFd, OwnedFd};
 use shm::Region;

@@ -49,12 +49,6 @@ impl Loads {
         self.of.iter().map(|load| load.work.load(Relaxed)).sum()
     }
 
-    /// As if that core had been busy for so long.
-    #[cfg(test)]
-    pub fn add(&self, core: usize, time: Duration) {
-        self.of[core].busy_ns.fetch_add(time.as_ns(), Relaxed);
-    }
-
     /// True when a core was busy since the last call.
     pub fn take_busy(&self) -> bool {
         self.is_busy.load(Relaxed) && self.is_busy.swap(false, Relaxed)
