@@ -101,10 +101,20 @@ pub(crate) struct Processors {
     changes: Vec<Past>,
     /// What must not have happened.
     fault: Option<String>,
-    /// The move under way: when the port was steered, and the time that the old core needs for what it has.
-    yielding: Option<(Instant, Duration)>,
-    /// Longest time from there to the end of a move, beyond what the old core had to do.
-    pub(crate) held_most: Duration,
+    /// What the old core of the move under way had in its queue when the port was steered.
+    yielding: Option<Yielding>,
+    /// Longest time from the end of that to the end of a move.
+    held_most: Duration,
+}
+
+/// The queue of a core that is to yield groups.
+#[derive(Clone, Copy, Debug)]
+struct Yielding {
+    core: usize,
+    /// The core's count of packets when it has handled all of them.
+    packets: u64,
+    /// When it has handled them; `None`: not yet.
+    done_at: Option<Instant>,
 }
 
 fn work(counters: &Counters) -> u64 {
@@ -161,7 +171,13 @@ impl Processors {
         let serving = u64::from(self.elastic.serving());
         let real = u64::from(self.setting.useful).min(u64::from(self.given.allowed.load(Relaxed))).max(1);
         let time = self.setting.cost.as_ns() * done * serving.max(real) / real;
-        now.plus(Duration::from_ns(time))
+        let until = now.plus(Duration::from_ns(time));
+        if let Some(yielding) = self.yielding.as_mut().filter(|yielding| yielding.core == core)
+            && yielding.packets <= counters.packets
+        {
+            yielding.done_at.get_or_insert(until);
+        }
+        until
     }
 
     fn note_change(&mut self) {
@@ -173,17 +189,22 @@ impl Processors {
         }
     }
 
-    /// The port is steered for the move under way; the old core has yet to handle so many frames.
-    pub(crate) fn begin_yield(&mut self, now: Instant, busy_until: Instant, frames: usize) {
-        // A frame that is received makes the core send at most one.
-        let left = self.setting.cost.times(2 * frames as u64);
-        self.yielding = Some((now, left.plus(busy_until.since(now))));
+    /// The port is steered for the move under way, by which the old core yields groups. It is busy until then, and so many frames wait for it.
+    pub(crate) fn begin_yield(
+        &mut self,
+        core: usize,
+        counters: &Counters,
+        busy_until: Instant,
+        frames: usize,
+    ) {
+        let done_at = (frames == 0).then_some(busy_until);
+        self.yielding = Some(Yielding { core, packets: counters.packets + frames as u64, done_at });
     }
 
     fn end_yield(&mut self, now: Instant, groups: usize) {
-        let Some((since, own)) = self.yielding.take().filter(|_| groups > 0) else { return };
-        let held = now.since(since).as_ns().saturating_sub(own.as_ns());
-        self.held_most = self.held_most.max(Duration::from_ns(held));
+        let done_at = self.yielding.take().filter(|_| groups > 0).and_then(|yielding| yielding.done_at);
+        let held = done_at.map_or(Duration::ZERO, |at| now.since(at));
+        self.held_most = self.held_most.max(held);
     }
 
     /// Number of processors allowed, and whether the cores had time to follow.

@@ -74,10 +74,12 @@ impl Host {
         let Some(steering) = due else { return false };
         if let Some((_, groups, core)) = steering.change.take() {
             let first = groups.iter().next().map_or(0, |group| steering.queues[usize::from(group)]);
-            let old = &self.lanes[usize::from(first)];
+            let from = usize::from(first);
+            let old = &self.lanes[from];
             groups.iter().for_each(|group| steering.queues[usize::from(group)] = core);
             if let Some(processors) = &mut self.processors {
-                processors.begin_yield(now, old.busy_until, old.interface.waiting());
+                let waiting = old.interface.waiting();
+                processors.begin_yield(from, old.core.counters(), old.busy_until.max(now), waiting);
             }
             self.stop_if_wanted(true);
             self.slow.steered(now);

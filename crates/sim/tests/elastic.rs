@@ -1,5 +1,7 @@
 //! Cores that come and go with the load. SEED and SEEDS choose other seeds.
 
+use base::Duration;
+use sim::figure::Steps;
 use sim::scenario::{Options, Report, Run, setting};
 
 /// A number from the environment.
@@ -29,4 +31,19 @@ fn cores_come_and_go_with_the_load_and_nothing_is_lost() {
     let [changes, groups] = [sum(|r| r.changes), sum(|r| r.moved[0])];
     let [flows, given_up] = [sum(|r| r.moved[1]), sum(|r| r.moved[2])];
     eprintln!("{changes} changes, {groups} groups, {flows} flows, {given_up} given up");
+}
+
+/// A load of 0.5, 1.5 and 0.5 cores (figures 14 and 15 of the TAS paper).
+#[test]
+fn a_core_comes_with_the_load_and_goes_with_it() {
+    let steps = Steps {
+        cores: 2,
+        cost: Duration::from_us(20),
+        steer_delay: Duration::from_ms(7),
+        step: Duration::from_ms(600),
+        seed: number("SEED", 1),
+    };
+    let result = steps.run();
+    eprintln!("{result:?}");
+    eprintln!("{:?}", steps.changes());
 }

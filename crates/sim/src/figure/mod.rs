@@ -1,16 +1,18 @@
-//! The simulations behind figures of the TAS paper (EuroSys 2019, section 5.5) and of the CCP paper (SIGCOMM 2018, section 7.3): each from
+//! The simulations behind figures of the TAS paper (EuroSys 2019, sections 5.5 and 5.6) and of the CCP paper (SIGCOMM 2018, section 7.3): each from
 //! a setting and a seed, with plain numbers as result.
 
 mod cluster;
 mod incast;
 mod single_link;
 mod staleness;
+mod steps;
 mod transfers;
 
 pub use cluster::{Cluster, ClusterResult};
 pub use incast::{Incast, IncastResult};
 pub use single_link::{SingleLink, SingleLinkResult};
 pub use staleness::{Staleness, StalenessResult};
+pub use steps::{ChangesResult, Steps, StepsResult};
 pub use transfers::{Transfers, TransfersResult};
 
 use crate::load::Message;
