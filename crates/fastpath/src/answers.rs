@@ -7,9 +7,10 @@ use flow::{Exception, ExceptionSender};
 pub(crate) struct Answers {
     /// The core parks what comes for the groups; the number of that command.
     pub(crate) expecting: Option<u32>,
-    /// The core was asked to yield, by the command of that number; the answer is due when its queue is found empty.
-    pub(crate) yielding: Option<u32>,
-    /// The core's queue was empty after it was asked to yield.
+    /// The core was asked to yield, by the command of that number. The answer is due when its queue is found empty, or when so many frames have
+    /// come out of it in their order since the core started: under a load that never lets the queue be empty, all that waited then.
+    pub(crate) yielding: Option<(u32, u64)>,
+    /// All frames that waited in the core's queue when it was asked to yield have been handled.
     pub(crate) quiet: Option<u32>,
     /// All flows have come.
     pub(crate) has_taken: bool,

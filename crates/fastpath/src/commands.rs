@@ -59,7 +59,7 @@ impl Core {
                     Task::Done
                 }
                 Command::Yield { number } => {
-                    state.answers.yielding = Some(number);
+                    state.begin_yield(port, number);
                     Task::Done
                 }
                 Command::Move { flow, to } => Task::Move(flow, to),

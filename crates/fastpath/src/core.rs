@@ -175,6 +175,7 @@ impl Core {
             taken = found.or(taken);
             found.is_some()
         });
+        self.state.taken_ahead += self.batch.len() as u64;
         if self.batch.is_empty() { 0 } else { self.handle(port, meter) }
     }
 

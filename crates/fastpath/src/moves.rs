@@ -20,16 +20,31 @@ impl State {
         self.has_arrivals = true;
     }
 
+    /// From now on the core is to say when it has handled the frames that wait in its queue.
+    #[cold]
+    pub(crate) fn begin_yield<P: Port + ?Sized>(&mut self, port: &P, number: u32) {
+        self.answers.yielding = Some((number, self.in_order().saturating_add(port.waiting_most() as u64)));
+    }
+
+    /// Number of frames that have come out of the queue in their order.
+    fn in_order(&self) -> u64 {
+        self.counters.packets - self.taken_ahead
+    }
+
     /// True when something waits for the next round.
     pub(crate) fn is_moving(&self) -> bool {
         let owes = self.answers.are_owed();
         owes || self.stalled.is_some() || self.has_arrivals || self.others.is_late()
     }
 
-    /// Pushes the answers that are due. Called between rounds: the queue was empty if the last batch was not full.
+    /// Pushes the answers that are due. Called between rounds, when all frames received so far are handled: the queue was empty if the last batch was not
+    /// full.
     fn answer_slow_path(&mut self) {
-        if !self.is_crowded && !self.is_short && self.answers.yielding.is_some() {
-            self.answers.quiet = self.answers.yielding.take();
+        let is_empty = !self.is_crowded && !self.is_short;
+        let in_order = self.in_order();
+        let quiet = self.answers.yielding.take_if(|(_, last)| is_empty || *last <= in_order);
+        if let Some((number, _)) = quiet {
+            self.answers.quiet = Some(number);
         }
         self.answers.push(&mut self.exceptions);
     }

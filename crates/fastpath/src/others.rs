@@ -18,6 +18,9 @@ use std::collections::VecDeque;
 const SLOTS: usize = 1024;
 /// Bytes for frames of each ring: the kernel gives memory for what is used.
 const BYTES: usize = 4 << 20;
+/// The same of the ring of parked messages: frames come to it for as long as another core, which is overloaded, needs for what waits there.
+const PARKED_SLOTS: usize = 4 * SLOTS;
+const PARKED_BYTES: usize = 4 * BYTES;
 /// Bytes of the longest frame: 64 KiB of IP packet, with Ethernet and two tags.
 const LONGEST: usize = (64 << 10) + 64;
 /// One part in so many of the ring of parked messages stays free, so that each that is taken out can be put back.
@@ -69,8 +72,10 @@ impl Others {
         let mut inboxes: Vec<Vec<_>> = (0..cores).map(|_| Vec::new()).collect();
         let senders: Vec<Senders> = (0..cores)
             .map(|index| {
-                let to = inboxes.iter_mut().map(|inbox| {
-                    let (tx, rx) = frame_ring(SLOTS, BYTES, LONGEST);
+                let to = inboxes.iter_mut().enumerate().map(|(to, inbox)| {
+                    let is_own = to == usize::from(index);
+                    let (slots, bytes) = if is_own { (PARKED_SLOTS, PARKED_BYTES) } else { (SLOTS, BYTES) };
+                    let (tx, rx) = frame_ring(slots, bytes, LONGEST);
                     inbox.push(rx);
                     tx
                 });

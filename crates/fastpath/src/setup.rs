@@ -120,6 +120,8 @@ pub(crate) struct State {
     pub(crate) is_pushing: bool,
     /// The last batch was full: packets may still wait in the port.
     pub(crate) is_crowded: bool,
+    /// Number of packets that were taken out of the port before others.
+    pub(crate) taken_ahead: u64,
     /// The last round handled express packets, and left the others in the port.
     pub(crate) is_short: bool,
     /// Consecutive rounds with full batches, after which packets may still wait in the port.
@@ -174,6 +176,7 @@ impl State {
             is_rung: false,
             is_pushing: false,
             is_crowded: false,
+            taken_ahead: 0,
             is_short: false,
             rounds_full: 0,
             records: Records::new(flows),

@@ -97,6 +97,10 @@ impl Port for MemoryPort {
         self.capabilities
     }
 
+    fn waiting_most(&self) -> usize {
+        self.rx.waiting()
+    }
+
     #[inline]
     fn receive(&mut self, batch: &mut Batch) -> usize {
         batch.clear();

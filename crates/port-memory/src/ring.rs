@@ -213,6 +213,12 @@ impl<T> Producer<T> {
 }
 
 impl<T> Consumer<T> {
+    /// Number of items not yet taken.
+    pub fn waiting(&self) -> usize {
+        // Relaxed: only the number is used.
+        self.shared.tail.0.load(Ordering::Relaxed).wrapping_sub(self.next)
+    }
+
     /// The oldest item not yet taken; `None` when there is none.
     #[inline]
     pub fn slot(&mut self) -> Option<&mut T> {

@@ -234,6 +234,10 @@ impl Port for PacketQueue {
         batch.len()
     }
 
+    fn waiting_most(&self) -> usize {
+        self.ring.as_ref().map_or(usize::MAX, Ring::filled)
+    }
+
     /// Only frames that are whole in the ring: long ones come out of the socket in their order.
     fn receive_ahead(&mut self, batch: &mut Batch, is_wanted: &mut dyn FnMut(&[u8]) -> bool) -> usize {
         batch.clear();

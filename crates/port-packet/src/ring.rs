@@ -94,6 +94,13 @@ impl Ring {
             as u64
     }
 
+    /// Number of slots from the oldest frame on that the kernel has filled.
+    pub(crate) fn filled(&self) -> usize {
+        (0..SLOTS)
+            .take_while(|i| self.status_of((self.next + i) % SLOTS).load(Ordering::Relaxed) & USER != 0)
+            .count()
+    }
+
     fn status(&self) -> &AtomicU32 {
         self.status_of(self.next)
     }

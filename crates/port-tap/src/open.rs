@@ -149,7 +149,8 @@ fn open_here(options: &TapOptions) -> Result<Tap, TapError> {
         let capabilities = capabilities(options, mac);
         let table = options.table.as_ref().filter(|_| options.queues > 1);
         let steering = table.map(|table| TapSteering::new(tun, table)).transpose();
-        let queue = |(index, fd)| VnetQueue::new(fd, capabilities, index);
+        let most = usize::from(QUEUE_LEN);
+        let queue = |(index, fd)| VnetQueue::new(fd, capabilities, index).with_frames_most(most);
         Ok(Tap {
             index: interface.index().map_err(refused("read the index"))?,
             host_mac: interface.mac().map_err(refused("read the MAC"))?,

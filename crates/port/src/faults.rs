@@ -163,6 +163,11 @@ impl<P: Port> Port for Faults<P> {
         self.inner.capabilities()
     }
 
+    fn waiting_most(&self) -> usize {
+        let held = if self.receive.is_holding() { usize::MAX } else { self.inbox.len() - self.inbox_next };
+        self.inner.waiting_most().saturating_add(held)
+    }
+
     fn receive(&mut self, batch: &mut Batch) -> usize {
         if self.receive.rates.strike_never() {
             return self.inner.receive(batch);

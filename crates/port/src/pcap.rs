@@ -94,6 +94,10 @@ impl<P: Port, W: Write + Send> Port for Pcap<P, W> {
         count
     }
 
+    fn waiting_most(&self) -> usize {
+        self.inner.waiting_most()
+    }
+
     fn receive_ahead(&mut self, batch: &mut Batch, is_wanted: &mut dyn FnMut(&[u8]) -> bool) -> usize {
         let count = self.inner.receive_ahead(batch, is_wanted);
         batch.packets().iter().for_each(|packet| self.file.record(Direction::Received, packet));

@@ -53,6 +53,12 @@ pub trait Port: Send {
         0
     }
 
+    /// The most frames that can wait in this queue now: when so many more have come out of it, those that wait now have. `usize::MAX`: not
+    /// known. May look at every frame.
+    fn waiting_most(&self) -> usize {
+        usize::MAX
+    }
+
     /// Fills `into` with the bytes of that frame from offset `skip` on. False when the bytes are not available: the frame is lost.
     fn take(&mut self, frame: &[u8], ticket: Ticket, skip: usize, into: Lent<'_>) -> bool {
         let _ = (frame, ticket, skip, into);
@@ -128,6 +134,9 @@ impl<P: Port + ?Sized> Port for Box<P> {
     }
     fn receive_ahead(&mut self, batch: &mut Batch, is_wanted: &mut dyn FnMut(&[u8]) -> bool) -> usize {
         (**self).receive_ahead(batch, is_wanted)
+    }
+    fn waiting_most(&self) -> usize {
+        (**self).waiting_most()
     }
     fn take(&mut self, frame: &[u8], ticket: Ticket, skip: usize, into: Lent<'_>) -> bool {
         (**self).take(frame, ticket, skip, into)

@@ -79,6 +79,10 @@ impl<P: Port, F: FnMut(Line<'_>) + Send> Port for Tracer<P, F> {
         count
     }
 
+    fn waiting_most(&self) -> usize {
+        self.inner.waiting_most()
+    }
+
     fn receive_ahead(&mut self, batch: &mut Batch, is_wanted: &mut dyn FnMut(&[u8]) -> bool) -> usize {
         let count = self.inner.receive_ahead(batch, is_wanted);
         self.show(batch);

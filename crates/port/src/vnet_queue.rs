@@ -20,6 +20,8 @@ pub struct VnetQueue {
     fd: OwnedFd,
     capabilities: Capabilities,
     index: u16,
+    /// Most frames that the kernel keeps for this queue; `usize::MAX`: not known.
+    frames_most: usize,
     outgoing: PacketBuf,
     state: Outgoing,
     failure: Option<Errno>,
@@ -46,6 +48,7 @@ impl VnetQueue {
             fd,
             capabilities: Capabilities { gathers: true, ..capabilities },
             index,
+            frames_most: usize::MAX,
             outgoing,
             state: Outgoing::Free,
             failure: None,
@@ -53,6 +56,12 @@ impl VnetQueue {
             ask_overruns: None,
             overruns: Cell::new(0),
         }
+    }
+
+    /// Says that the kernel keeps at most so many frames for this queue.
+    #[must_use]
+    pub fn with_frames_most(self, frames_most: usize) -> Self {
+        Self { frames_most, ..self }
     }
 
     /// Sets the function that counts overruns: frames that the kernel dropped because the descriptor's buffer was full, since the
@@ -103,6 +112,10 @@ impl VnetQueue {
 impl Port for VnetQueue {
     fn capabilities(&self) -> Capabilities {
         self.capabilities
+    }
+
+    fn waiting_most(&self) -> usize {
+        self.frames_most
     }
 
     fn receive(&mut self, batch: &mut Batch) -> usize {

@@ -263,7 +263,7 @@ impl Host {
             let found = progress.is_busy() || progress.wake_cores != 0;
             is_busy |= found;
             if let Some(all) = processors {
-                lane.busy_until = all.end(i, now, lane.core.counters(), found);
+                lane.busy_until = all.end(i, now, &lane.core, found);
             }
             let mut take = |exception, frame: &[u8]| slow.handle_exception(now, i as u8, exception, frame);
             let mut left = *exceptions_most;

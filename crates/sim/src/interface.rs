@@ -83,11 +83,6 @@ impl Interface {
         self.sent.pop_front().map(|(_, frame)| frame)
     }
 
-    /// Number of received frames that wait for the core.
-    pub(crate) fn waiting(&self) -> usize {
-        self.received.len()
-    }
-
     /// True when the core has work here: received frames, or room in the transmit ring after it was full.
     pub(crate) fn has_news(&self) -> bool {
         !self.received.is_empty() || (self.was_full && self.sent.len() < TRANSMIT_RING)
@@ -122,6 +117,10 @@ impl Interface {
 impl Port for Interface {
     fn capabilities(&self) -> Capabilities {
         self.capabilities
+    }
+
+    fn waiting_most(&self) -> usize {
+        self.received.len()
     }
 
     fn receive(&mut self, batch: &mut Batch) -> usize {

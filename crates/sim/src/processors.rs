@@ -6,7 +6,7 @@ use base::{Duration, Instant};
 use elastic::load::{LoadMeter, Loads};
 use elastic::scaler::Why;
 use elastic::{Elastic, Machine, Past, Room};
-use fastpath::Counters;
+use fastpath::{Core, Counters};
 use flow::FlowMut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -103,18 +103,21 @@ pub(crate) struct Processors {
     fault: Option<String>,
     /// What the old core of the move under way had in its queue when the port was steered.
     yielding: Option<Yielding>,
-    /// Longest time from the end of that to the end of a move.
+    /// Longest time from the end of that until the new core handled what it had parked.
     held_most: Duration,
 }
 
-/// The queue of a core that is to yield groups.
+/// The queue of a core that is to yield groups, and what the other core has parked.
 #[derive(Clone, Copy, Debug)]
 struct Yielding {
     core: usize,
+    to: usize,
     /// The core's count of packets when it has handled all of them.
     packets: u64,
     /// When it has handled them; `None`: not yet.
     done_at: Option<Instant>,
+    /// The other core has parked a frame.
+    has_parked: bool,
 }
 
 fn work(counters: &Counters) -> u64 {
@@ -160,9 +163,10 @@ impl Processors {
         let _ = meter.begin(now, *before, &self.loads);
     }
 
-    /// A core has done what it found. Returns until when it is busy with that.
-    pub(crate) fn end(&mut self, core: usize, now: Instant, counters: &Counters, is_busy: bool) -> Instant {
-        let (meter, before) = &mut self.meters[core];
+    /// A core has done what it found, and has so many frames parked now. Returns until when it is busy with that.
+    pub(crate) fn end(&mut self, index: usize, now: Instant, core: &Core, is_busy: bool) -> Instant {
+        let counters = core.counters();
+        let (meter, before) = &mut self.meters[index];
         let done = work(counters) - *before;
         if done == 0 && !is_busy {
             meter.idle();
@@ -172,10 +176,16 @@ impl Processors {
         let real = u64::from(self.setting.useful).min(u64::from(self.given.allowed.load(Relaxed))).max(1);
         let time = self.setting.cost.as_ns() * done * serving.max(real) / real;
         let until = now.plus(Duration::from_ns(time));
-        if let Some(yielding) = self.yielding.as_mut().filter(|yielding| yielding.core == core)
-            && yielding.packets <= counters.packets
-        {
-            yielding.done_at.get_or_insert(until);
+        if let Some(yielding) = &mut self.yielding {
+            if yielding.core == index && yielding.packets <= counters.packets {
+                yielding.done_at.get_or_insert(until);
+            }
+            let parked = core.parked() > 0;
+            if yielding.to == index && std::mem::replace(&mut yielding.has_parked, parked) && !parked {
+                // The round that ends here has handled them.
+                let held = yielding.done_at.map_or(Duration::ZERO, |at| now.since(at));
+                self.held_most = self.held_most.max(held);
+            }
         }
         until
     }
@@ -198,13 +208,9 @@ impl Processors {
         frames: usize,
     ) {
         let done_at = (frames == 0).then_some(busy_until);
-        self.yielding = Some(Yielding { core, packets: counters.packets + frames as u64, done_at });
-    }
-
-    fn end_yield(&mut self, now: Instant, groups: usize) {
-        let done_at = self.yielding.take().filter(|_| groups > 0).and_then(|yielding| yielding.done_at);
-        let held = done_at.map_or(Duration::ZERO, |at| now.since(at));
-        self.held_most = self.held_most.max(held);
+        let to = self.elastic.moving().map_or(core, |step| usize::from(step.to));
+        let packets = counters.packets + frames as u64;
+        self.yielding = Some(Yielding { core, to, packets, done_at, has_parked: false });
     }
 
     /// Number of processors allowed, and whether the cores had time to follow.
@@ -297,7 +303,7 @@ impl Host {
         let now = self.now;
         self.steering.iter_mut().for_each(|steering| steering.count(groups));
         let Some(processors) = &mut self.processors else { return };
-        processors.end_yield(now, groups);
+        processors.yielding = None;
         processors.elastic.move_over(now, &mut self.slow, groups);
         processors.note_change();
         self.stop_if_wanted(false);

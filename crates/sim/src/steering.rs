@@ -78,7 +78,7 @@ impl Host {
             let old = &self.lanes[from];
             groups.iter().for_each(|group| steering.queues[usize::from(group)] = core);
             if let Some(processors) = &mut self.processors {
-                let waiting = old.interface.waiting();
+                let waiting = port::Port::waiting_most(&old.interface);
                 processors.begin_yield(from, old.core.counters(), old.busy_until.max(now), waiting);
             }
             self.stop_if_wanted(true);
@@ -144,6 +144,7 @@ impl Host {
             let counters = lane.core.counters();
             moves.flows += counters.moved_in;
             moves.out_of_order += counters.out_of_order;
+            moves.not_parked += counters.of(fastpath::Cause::CoreFull);
             moves.lost +=
                 counters.of(fastpath::Cause::CoreFull) + port::Port::stats(&lane.interface).drops.total();
         }
@@ -164,6 +165,8 @@ pub struct Moves {
     pub given_up: u64,
     /// Segments that cores have found out of order.
     pub out_of_order: u64,
+    /// Of the lost ones, those for which a core had no room, parked or on their way to it.
+    pub not_parked: u64,
     /// Frames lost for lack of room, at the interface or on their way to another core.
     pub lost: u64,
 }

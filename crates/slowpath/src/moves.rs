@@ -22,8 +22,11 @@ use flow::{Command, FlowId, GroupSet};
 use std::fmt;
 use wire::GROUPS;
 
-/// Time for a core to answer before its flows have begun to move; after it the move is given up.
+/// Time for a core to say that it expects groups; after it the move is given up.
 const PATIENCE: Duration = Duration::from_ms(50);
+/// Time for a core to handle what waits in its queue, which may be long where a core is overloaded: 16,384 frames of 10 us. Its flows wait no less
+/// where they are when the move is given up.
+const QUEUE_PATIENCE: Duration = Duration::from_ms(200);
 
 /// A core's answers to the commands of a move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -164,7 +167,7 @@ impl SlowPath {
         match moving.stage {
             Stage::Steering => {
                 moving.stage = Stage::Quiet;
-                moving.timer = Some(self.wheel.set(now.plus(PATIENCE), Timer::Move));
+                moving.timer = Some(self.wheel.set(now.plus(QUEUE_PATIENCE), Timer::Move));
                 self.output.command(moving.from, Command::Yield { number });
             }
             Stage::SteeringBack => {

@@ -16,8 +16,8 @@ const PORT: u16 = 80;
 const CLIENTS: usize = 48;
 /// Bytes of a message: with its number one full segment, which the sender does not hold back.
 const MESSAGE: u64 = 1_440;
-/// Packets that a message costs the server: itself, and its acknowledgement.
-const PACKETS: u64 = 2;
+/// Packets that two messages cost the server: themselves, and one acknowledgement.
+const PACKETS_OF_TWO: u64 = 3;
 /// Time between two messages of the steady flow.
 const STEADY: Duration = Duration::from_us(250);
 /// Time between two changes that are asked for, and their number.
@@ -37,6 +37,8 @@ pub struct Steps {
     pub steer_delay: Duration,
     /// Length of each step.
     pub step: Duration,
+    /// The higher load, in thousandths of a core; the lower is 500.
+    pub load: u64,
     /// Seed of all random choices.
     pub seed: u64,
 }
@@ -122,17 +124,17 @@ impl Steps {
 
     /// Messages for each second that keep so many thousandths of a core busy.
     fn rate(&self, thousandths: u64) -> u64 {
-        thousandths * 1_000_000 / (self.cost.as_ns() * PACKETS)
+        thousandths * 2_000_000 / (self.cost.as_ns() * PACKETS_OF_TWO)
     }
 
-    /// One core, a load of 1.5 cores, then of 0.5: how soon a core comes, and goes.
+    /// One core at half of its load, a higher load, then half of one again: how soon a core comes, and goes.
     #[must_use]
     pub fn run(&self) -> StepsResult {
         let mut world = self.build();
         let rises = BEGIN.plus(self.step);
         let falls = rises.plus(self.step);
         let end = falls.plus(self.step);
-        for (from, until, load) in [(BEGIN, rises, 500), (rises, falls, 1_500), (falls, end, 500)] {
+        for (from, until, load) in [(BEGIN, rises, 500), (rises, falls, self.load), (falls, end, 500)] {
             world.load(self.rate(load), from, until);
         }
         world.begin(BEGIN);

@@ -98,6 +98,12 @@ impl Run {
         &mut self.network
     }
 
+    /// The changes of the number of cores of a machine, oldest first.
+    pub fn changes(&mut self, machine: usize) -> Vec<crate::Past> {
+        let host = self.network.machine(self.nodes[machine]).and_then(|machine| machine.host());
+        host.map(|host| host.changes().to_vec()).unwrap_or_default()
+    }
+
     /// From now on the memory of this process is measured after each stage, and growth fails the run. The process must do nothing else.
     pub fn measure(&mut self, gauge: fn() -> u64) {
         self.gauge = Some(gauge);
