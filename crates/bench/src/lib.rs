@@ -12,6 +12,7 @@ mod ccp_virtual;
 mod channels;
 mod client;
 mod clock;
+mod cores;
 mod cpu;
 mod dctcp_rate;
 mod demo;
@@ -194,6 +195,11 @@ const BENCHES: &[Bench] = &[
         name: "ccp-virtual",
         about: "figures 3, 5 and 7 to 11 of the CCP paper in the simulator: programs and agents beside the built-in laws",
         run: ccp_virtual::run,
+    },
+    Bench {
+        name: "cores",
+        about: "two cores' work beside one's over the memory port; figures 14 and 15 of the TAS paper in the simulator",
+        run: cores::run,
     },
     Bench {
         name: "syn-flood",

@@ -9,10 +9,12 @@
 mod application;
 mod far;
 mod near;
+mod several;
 
 pub use application::Application;
 pub use far::{Far, Heard, TCP_AT};
 pub use near::{Account, Near, Parts, Served, Shared};
+pub use several::{Lane, several};
 
 use port::Capabilities;
 use port_memory::{LinkOptions, MemoryPort, link};

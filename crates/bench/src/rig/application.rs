@@ -11,7 +11,7 @@ use std::sync::mpsc::Receiver;
 
 /// Size in bytes of the transmit rings that it lends.
 const RING: usize = 4096;
-/// The application's context number.
+/// The context number of an application that is alone.
 pub const CONTEXT: u32 = 1;
 /// Distance, in slots, at which a slot's cache lines are prefetched, and then its payload: as the core does.
 const AHEAD: usize = 8;
@@ -30,6 +30,7 @@ pub enum News {
 #[derive(Debug)]
 pub struct Application {
     region: Arc<AppRegion>,
+    context: u32,
     news: Receiver<News>,
     pool: Pool,
     /// By slot; `None` if the slot is free.
@@ -45,10 +46,11 @@ struct Sock {
 }
 
 impl Application {
-    pub(super) fn new(region: Arc<AppRegion>, news: Receiver<News>) -> Self {
+    pub(super) fn new(region: Arc<AppRegion>, context: u32, news: Receiver<News>) -> Self {
         let slots = region.region().layout().params.slots;
         Self {
             region,
+            context,
             news,
             pool: Pool::default(),
             socks: vec![None; slots as usize],
@@ -65,7 +67,7 @@ impl Application {
             is_busy = true;
         }
         let region = self.region.region();
-        let Some(block) = region.context(Side::One, CONTEXT) else { return is_busy };
+        let Some(block) = region.context(Side::One, self.context) else { return is_busy };
         let bell = Doorbell::new(block, region.layout().words_per_group);
         if !bell.has_news() {
             return is_busy;

@@ -19,6 +19,8 @@ const TIMESTAMPS_AT: usize = TCP_AT + 24;
 /// Number of clients per address.
 const PER_HOST: u32 = 50_000;
 const FIRST_PORT: u16 = 1024;
+/// The third byte of the first clients' address.
+const FIRST_HOST: u8 = 1;
 /// The most handshakes under way at once, fewer than the service's backlog.
 const OPENING: usize = 64;
 /// Nanoseconds without progress after which open handshakes send their SYN again.
@@ -65,6 +67,8 @@ pub struct Far {
     port: MemoryPort,
     batch: Batch,
     clients: Vec<Client>,
+    /// The third byte of the first clients' address.
+    first_host: u8,
     hosts: Vec<Host>,
     /// The template of each kind of [`Frame`].
     frames: [Vec<u8>; 3],
@@ -82,8 +86,14 @@ pub struct Far {
 impl Far {
     /// `clients` clients, none connected, that send requests of `request_len` bytes.
     pub fn new(port: MemoryPort, clients: u32, request_len: usize) -> Self {
+        Self::at(port, FIRST_HOST, clients, request_len)
+    }
+
+    /// The same, from addresses of which `first_host` is the third byte of the first.
+    pub fn at(port: MemoryPort, first_host: u8, clients: u32, request_len: usize) -> Self {
         assert!(request_len <= SEGMENT_MAX, "a request is one segment");
-        let hosts: Vec<[u8; 4]> = (0..=clients / PER_HOST).map(|i| [10, 0, 1 + i as u8, 2]).collect();
+        let hosts: Vec<[u8; 4]> =
+            (0..=clients / PER_HOST).map(|i| [10, 0, first_host + i as u8, 2]).collect();
         let segment = TcpOptions::with_timestamps(0, 0);
         let push = TcpFlags::ACK.with(TcpFlags::PSH);
         let frame = |address, frame: Frame| match frame {
@@ -98,6 +108,7 @@ impl Far {
             clients: vec![Client::default(); clients as usize],
             frames: of(hosts[0]),
             hosts: hosts.into_iter().map(|address| Host { address, sums: sums(of(address)) }).collect(),
+            first_host,
             request_len: request_len as u32,
             unsent: VecDeque::with_capacity(clients as usize + 1),
             began_ns: clock::now_ns(),
@@ -175,12 +186,13 @@ impl Far {
             self.unsent.pop_front();
         }
         self.port.flush();
+        let first = self.first_host;
         let Self { port, batch, clients, .. } = self;
         while port.receive(batch) > 0 {
             self.frames_seen += batch.len() as u64;
-            let whose = batch.packets().iter().filter_map(|packet| client_at(packet.frame()));
+            let whose = batch.packets().iter().filter_map(|packet| client_at(first, packet.frame()));
             whose.filter_map(|at| clients.get(at as usize)).for_each(flow::prefetch);
-            heard.extend(batch.packets().iter().filter_map(|packet| arrived(clients, packet.frame())));
+            heard.extend(batch.packets().iter().filter_map(|packet| arrived(clients, first, packet.frame())));
         }
         std::mem::replace(&mut self.frames_before, self.frames_seen) != self.frames_seen
     }
@@ -242,12 +254,12 @@ fn send(port: &mut MemoryPort, frame: &[u8], change: impl FnOnce(&mut [u8])) -> 
 }
 
 /// Handles a received frame; returns the event for a client, if any.
-fn arrived(clients: &mut [Client], frame: &[u8]) -> Option<Heard> {
+fn arrived(clients: &mut [Client], first_host: u8, frame: &[u8]) -> Option<Heard> {
     if frame.get(12..14)? != [8, 0] || *frame.get(23)? != 6 {
         return None;
     }
     let is_syn = frame.get(TCP_AT + 13)? & 2 != 0;
-    let at = client_at(frame).filter(|&at| (at as usize) < clients.len());
+    let at = client_at(first_host, frame).filter(|&at| (at as usize) < clients.len());
     let Some(at) = at else { return is_syn.then_some(Heard::Stranger) };
     let client = &mut clients[at as usize];
     let (seq, header) = (word(frame, TCP_AT + 4)?, u32::from(*frame.get(TCP_AT + 12)? >> 4) * 4);
@@ -274,10 +286,10 @@ fn arrived(clients: &mut [Client], frame: &[u8]) -> Option<Heard> {
 }
 
 /// The client to which the frame is addressed; `None` if there is none. The result may be beyond the last client.
-fn client_at(frame: &[u8]) -> Option<u32> {
+fn client_at(first_host: u8, frame: &[u8]) -> Option<u32> {
     let &[10, 0, host, 2] = frame.get(30..34)? else { return None };
     let port = u32::from(half(frame, TCP_AT + 2)?.checked_sub(FIRST_PORT)?);
-    (port < PER_HOST).then_some(u32::from(host.checked_sub(1)?) * PER_HOST + port)
+    (port < PER_HOST).then_some(u32::from(host.checked_sub(first_host)?) * PER_HOST + port)
 }
 
 fn port_of(client: u32) -> u16 {

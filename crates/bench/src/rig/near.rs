@@ -21,7 +21,7 @@ use wire::{Endpoint, MacAddr};
 /// Bytes of each side's data area per connection: a small ring, plus one more ring (retired but still in use) for every fourth.
 const DATA_PER_CONNECTION: u64 = 5 << 10;
 const DATA_MIN: u64 = 16 << 20;
-const BACKLOG: u32 = 128;
+pub(super) const BACKLOG: u32 = 128;
 
 /// State that both threads access.
 #[derive(Debug, Default)]
@@ -143,7 +143,7 @@ impl Near {
         slow.add_region(0, &region);
         slow.listen(Endpoint::new(NEAR.0.into(), NEAR.1), 1, BACKLOG).expect("the address is ours and free");
         let (news, hears) = channel();
-        let application = Application::new(region.clone(), hears);
+        let application = Application::new(region.clone(), CONTEXT, hears);
         let free = (1..slots).rev().collect();
         let parts = Parts::new(setup.is_metered);
         Ok((Self { port, slow, core, exceptions, region, free, news, parts }, application))
@@ -236,17 +236,21 @@ impl Near {
         let _ = self.news.send(news);
     }
 
-    /// Resets both halves of a slot.
     fn clear(&self, slot: u32) {
-        let Some((service, own)) = self.region.halves(slot) else { return };
-        service.clear();
-        own.clear();
-        stream::watch(own, Some(CONTEXT));
+        clear(&self.region, slot, CONTEXT);
     }
 }
 
+/// Resets both halves of a slot of the application with that context.
+pub(super) fn clear(region: &AppRegion, slot: u32, context: u32) {
+    let Some((service, own)) = region.halves(slot) else { return };
+    service.clear();
+    own.clear();
+    stream::watch(own, Some(context));
+}
+
 /// Makes a region and populates all of its memory at once, as the library does with its first memory, so that no use counts as growth.
-fn region(slots: u32) -> anyhow::Result<Arc<AppRegion>> {
+pub(super) fn region(slots: u32) -> anyhow::Result<Arc<AppRegion>> {
     let data_len = (u64::from(slots) * DATA_PER_CONNECTION).next_multiple_of(1 << 20).max(DATA_MIN);
     let params = Params { kind: Kind::Application, id: 1, slots, data_len };
     let (region, _) = Region::create(params)?;

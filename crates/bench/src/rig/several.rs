@@ -1,0 +1,170 @@
+//! Several cores of one service. Each is a lane: a core, an application and a far end on one thread, with a memory port of their own between them.
+//! The first lane has the slow path besides. All share the flow table, the records and one region.
+//!
+//! ```text
+//!   thread 0:  far ◄─ memory port ─► core 0, slow path ─┐
+//!                                    application 0      ├── flows, one region
+//!   thread 1:  far ◄─ memory port ─► core 1            ─┤
+//!                                    application 1     ─┘
+//! ```
+
+use super::application::{CONTEXT, News};
+use super::near::{BACKLOG, clear, region};
+use super::{Application, FAR_MAC, Far, Heard, NEAR, NEAR_MAC, Setup};
+use crate::clock;
+use base::Instant;
+use fastpath::{Core, Others};
+use flow::{AppRegion, ExceptionReceiver, Flows};
+use port::{Capabilities, Port};
+use port_memory::{LinkOptions, MemoryPort, link};
+use slowpath::{Config, Event, OwnAddress, Owner, SlowPath};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use wire::{Endpoint, MacAddr};
+
+/// The first address of the clients of each lane: the third byte of the first lane's, and the distance to the next.
+const FIRST_HOST: u8 = 1;
+const HOSTS: u8 = 16;
+
+/// A core with its own application and far end, for one thread.
+pub struct Lane {
+    core: Core,
+    port: MemoryPort,
+    application: Application,
+    pub far: Far,
+    /// The first lane's slow path.
+    control: Option<Control>,
+}
+
+/// The slow path, and what it says to applications.
+struct Control {
+    slow: SlowPath,
+    exceptions: Vec<ExceptionReceiver>,
+    region: Arc<AppRegion>,
+    free: Vec<u32>,
+    news: Vec<Sender<News>>,
+}
+
+/// Makes a service with so many cores, each with the connections and frames of `setup`, which sends requests of `request_len` bytes.
+///
+/// # Errors
+/// When there is not enough memory.
+pub fn several(cores: u8, setup: Setup, request_len: usize) -> anyhow::Result<Vec<Lane>> {
+    let slots = (setup.connections * u32::from(cores) + 1).next_power_of_two().max(64);
+    let shared = flow::Config { flows: slots, regions: 2, ..flow::Config::default() };
+    let flows = Arc::new(Flows::new(shared.clone(), [3, 4]));
+    let region = region(slots)?;
+    let (mut lanes, mut commands, mut exceptions, mut news) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for (index, others) in Others::join(cores, slots as usize).into_iter().enumerate() {
+        let capabilities = Capabilities {
+            queues: u16::from(cores),
+            rss: cores > 1,
+            ..Capabilities::plain(1500, NEAR_MAC).with_checksum()
+        };
+        let options = LinkOptions { capabilities, peer_mac: FAR_MAC, slots: setup.frames, wakes: false };
+        let (port, far) = link(&options)?;
+        let (exception_tx, exception_rx) = flow::exceptions(shared.ring_slots);
+        let (command_tx, command_rx) = flow::commands(shared.ring_slots);
+        let core = Core::new(index as u8, flows.clone(), exception_tx, command_rx, port.capabilities());
+        let core = if cores > 1 { core.with_others(others) } else { core };
+        let (tell, hears) = channel();
+        let application = Application::new(region.clone(), CONTEXT + index as u32, hears);
+        let far = Far::at(far, FIRST_HOST + HOSTS * index as u8, setup.connections, request_len);
+        lanes.push(Lane { core, port, application, far, control: None });
+        commands.push(command_tx);
+        exceptions.push(exception_rx);
+        news.push(tell);
+    }
+    let config = Config {
+        mac: MacAddr(NEAR_MAC),
+        addresses: vec![OwnAddress { addr: NEAR.0.into(), prefix_len: 8 }],
+        secret: [7; 16],
+        ..Config::default()
+    };
+    let mut slow = SlowPath::new(config, flows, commands, Instant::ZERO);
+    slow.add_region(0, &region);
+    slow.listen(Endpoint::new(NEAR.0.into(), NEAR.1), 1, BACKLOG).expect("the address is ours and free");
+    let free = (1..slots).rev().collect();
+    lanes[0].control = Some(Control { slow, exceptions, region, free, news });
+    Ok(lanes)
+}
+
+impl Lane {
+    /// One round of all that the thread has; `heard`: what came to the far end.
+    pub fn round(&mut self, heard: &mut Vec<Heard>) {
+        self.serve();
+        self.far.round(heard);
+    }
+
+    /// One round of the service's part.
+    pub fn serve(&mut self) {
+        let now = Instant::from_ns(clock::now_ns());
+        self.core.round(now, &mut self.port, &mut ());
+        // Nothing sleeps here.
+        self.core.wakes().for_each(drop);
+        self.control.iter_mut().for_each(|control| control.round(now));
+        self.application.round();
+    }
+
+    /// Opens all connections. The first lane's thread must serve meanwhile.
+    ///
+    /// # Errors
+    /// When that takes too long.
+    pub fn establish(&mut self, count: u32) -> anyhow::Result<()> {
+        let Self { core, port, application, far, control } = self;
+        far.establish(count, || {
+            let now = Instant::from_ns(clock::now_ns());
+            core.round(now, port, &mut ());
+            core.wakes().for_each(drop);
+            control.iter_mut().for_each(|control| control.round(now));
+            application.round();
+        })
+    }
+
+    /// Bytes that its core has sent again.
+    pub fn retransmitted(&self) -> u64 {
+        self.core.counters().retransmitted_bytes
+    }
+}
+
+impl Control {
+    fn round(&mut self, now: Instant) {
+        let Self { slow, exceptions, .. } = self;
+        for (core, ring) in exceptions.iter_mut().enumerate() {
+            let mut take = |exception, frame: &[u8]| slow.handle_exception(now, core as u8, exception, frame);
+            while ring.pop(&mut take).is_some() {}
+        }
+        if self.slow.next_deadline() <= now {
+            self.slow.handle_timers(now);
+        }
+        while let Some(event) = self.slow.poll_event() {
+            self.on_event(now, &event);
+        }
+        while self.slow.poll_news().is_some() {}
+    }
+
+    fn on_event(&mut self, now: Instant, event: &Event) {
+        let Event::Incoming { pending, remote, .. } = event else { return };
+        let lane = lane_of(remote.addr);
+        let (Some(slot), Some(news)) = (self.free.pop(), self.news.get(lane)) else {
+            return self.slow.refuse(now, *pending);
+        };
+        clear(&self.region, slot, CONTEXT + lane as u32);
+        // The core is that to which the handshake came.
+        if self.slow.accept(now, *pending, Owner { region: 0, slot, core: lane as u8 }).is_ok() {
+            // This fails when the application is gone, at the end of a run.
+            let _ = news.send(News::Accepted(slot));
+        } else {
+            self.free.push(slot);
+        }
+        self.slow.set_accept_room(1, self.free.len());
+    }
+}
+
+/// The lane of a client.
+fn lane_of(addr: IpAddr) -> usize {
+    let IpAddr::V4(addr) = addr else { return 0 };
+    usize::from(addr.octets()[2].saturating_sub(FIRST_HOST) / HOSTS)
+}
