@@ -111,7 +111,10 @@ fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Reg
         rings.push((exceptions, commands));
     }
     let way = Way { steering: opened.steering, means: opened.means };
-    let scaling = Scaling::new(config.cores, way, common.loads.clone(), machine);
+    let told = common.told.clone();
+    let scaling = Scaling::new(config.cores, way, common.loads.clone(), machine, told).map_err(|e| {
+        ServiceError::Os { doing: "start a thread", error: Errno::from_io_error(&e).unwrap_or(Errno::AGAIN) }
+    })?;
     let tcp = Tcp::new(&config, common.flows.clone(), opened.mac, opened.mtu, rings, common.clock.began())?;
     let counting = Counting::new(common.cycles);
     let channels = config.channels.clone();

@@ -1,17 +1,21 @@
 //! The port's table of flow groups, and the log of changes, around crate `elastic`, which says how many cores serve flows and which groups of
-//! flows each has. The control thread asks it.
+//! flows each has. The control thread asks it. A thread of its own gives the port its table: the kernel may take milliseconds for that.
 
 pub(crate) mod machine;
 pub(crate) mod report;
+mod steerer;
 
 use crate::config::values::Cores;
 use crate::scaling::machine::Machine;
+use crate::scaling::steerer::Steerer;
 use base::Instant;
 use elastic::Elastic;
 use elastic::load::Loads;
 use flow::GroupSet;
 use port::{Steering, Table};
+use rustix::fd::OwnedFd;
 use slowpath::SlowPath;
+use std::io;
 use std::sync::Arc;
 
 /// How frames come to the cores of their flows.
@@ -27,17 +31,30 @@ pub struct Way {
 #[derive(Debug)]
 pub struct Scaling {
     elastic: Elastic,
-    way: Way,
+    /// The thread that gives the port its table; `None`: see [`Way`].
+    steerer: Option<Steerer>,
+    /// How frames come to the cores of their flows, in words.
+    means: String,
     /// Tables that the port has refused.
     refused: u64,
 }
 
 impl Scaling {
-    /// The state for `cores`, of which the port was told by [`first_table`].
-    pub fn new(cores: Cores, way: Way, loads: Arc<Loads>, machine: Machine) -> Self {
+    /// The state for `cores`, of which the port was told by [`first_table`]. `told` wakes the control thread.
+    ///
+    /// # Errors
+    /// When a thread cannot be had.
+    pub fn new(
+        cores: Cores,
+        way: Way,
+        loads: Arc<Loads>,
+        machine: Machine,
+        told: Arc<OwnedFd>,
+    ) -> io::Result<Self> {
         let machine = Box::new(machine);
         let elastic = Elastic::new(cores.most, cores.serving_first(), cores.is_auto, loads, machine);
-        Self { elastic, way, refused: 0 }
+        let steerer = way.steering.map(|steering| Steerer::start(steering, told)).transpose()?;
+        Ok(Self { elastic, steerer, means: way.means, refused: 0 })
     }
 }
 
@@ -81,12 +98,21 @@ impl Scaling {
         self.log();
     }
 
-    /// The slow path wants the frames of these groups to come to another core. Returns when no frame enters by the table before.
-    pub fn steer(&mut self, slow: &SlowPath, groups: &GroupSet, core: u8) {
-        let Some(steering) = &mut self.way.steering else { return };
+    /// The slow path wants the frames of these groups to come to another core. When no frame enters by the table before, the slow path is told:
+    /// here, if nothing is to be done for that; else by [`hear_steered`](Self::hear_steered).
+    pub fn steer(&mut self, now: Instant, slow: &mut SlowPath, groups: &GroupSet, core: u8) {
         let mut table = *slow.group_cores();
         groups.iter().for_each(|group| table[usize::from(group)] = core);
-        if let Err(error) = steering.apply(&table) {
+        let is_ordered = self.steerer.as_ref().is_some_and(|steerer| steerer.order(table));
+        if !is_ordered {
+            slow.steered(now);
+        }
+    }
+
+    /// Hears whether the port has its new table.
+    pub fn hear_steered(&mut self, now: Instant, slow: &mut SlowPath) {
+        let Some(result) = self.steerer.as_ref().and_then(Steerer::result) else { return };
+        if let Err(error) = result {
             self.refused += 1;
             if self.refused == 1 {
                 tracing::warn!(
@@ -94,6 +120,7 @@ impl Scaling {
                 );
             }
         }
+        slow.steered(now);
     }
 
     fn log(&mut self) {

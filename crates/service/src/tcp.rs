@@ -239,6 +239,7 @@ impl Registry {
     pub fn hear_exceptions(&mut self) -> bool {
         let now = self.tcp_now();
         self.scaling.hear_load(now, &mut self.tcp.slow);
+        self.scaling.hear_steered(now, &mut self.tcp.slow);
         self.tcp.hear(now)
     }
 
@@ -279,8 +280,7 @@ impl Registry {
                 }
             }
             Event::Steer { groups, core } => {
-                self.scaling.steer(&self.tcp.slow, &groups, core);
-                self.tcp.slow.steered(self.tcp_now());
+                self.scaling.steer(self.tcp_now(), &mut self.tcp.slow, &groups, core);
             }
             Event::MoveOver { groups } => {
                 self.scaling.move_over(self.tcp_now(), &mut self.tcp.slow, groups);

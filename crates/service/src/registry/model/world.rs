@@ -72,7 +72,8 @@ impl World {
         let (handle, core, exceptions, commands) =
             ByHand::prepare(common.clone(), others, opened.queues.remove(0)).unwrap();
         let way = Way { steering: None, means: String::new() };
-        let scaling = Scaling::new(config.cores, way, common.loads.clone(), Machine::open());
+        let told = common.told.clone();
+        let scaling = Scaling::new(config.cores, way, common.loads.clone(), Machine::open(), told).unwrap();
         let rings = vec![(exceptions, commands)];
         let tcp =
             Tcp::new(&config, common.flows.clone(), opened.mac, opened.mtu, rings, Instant::now()).unwrap();
