@@ -70,6 +70,7 @@ impl Registry {
             memory,
             fds: fds.map(Arc::new),
             grants: Slots::new(0, GRANTS as u32),
+            granted_all_of: None,
             single: VecDeque::new(),
             waiting: VecDeque::new(),
             wakers: HashMap::new(),

@@ -132,8 +132,13 @@ impl Registry {
     /// count as sockets of both parties.
     fn lend_slots(&mut self, lending: Lending) -> Vec<Grant> {
         let Lending { region, queue, parties, source, local } = lending;
-        let room = self.room_to_lend(parties).min(grants_most());
         let Some(pair) = self.pairs.get(&region) else { return Vec::new() };
+        let most = pair.region.layout().params.slots / SHARE;
+        let listener = self.listeners.all.get(&queue);
+        if pair.lent >= most && listener.is_none_or(|listener| listener.granted_all_of == Some(region)) {
+            return Vec::new();
+        }
+        let room = self.room_to_lend(parties).min(grants_most());
         let is_of = |c: &Connection| c.grant.is_some_and(|key| key.queue == queue);
         let lent: Vec<(u32, bool)> =
             pair.lent_between(source, local).map(|(slot, c)| (slot, is_of(c))).collect();
@@ -146,9 +151,13 @@ impl Registry {
         if !grants.is_empty() {
             return grants;
         }
+        if lent.iter().all(|(_, is_of_it)| *is_of_it)
+            && let Some(listener) = self.listeners.all.get_mut(&queue)
+        {
+            listener.granted_all_of = Some(region);
+        }
         let Some(pair) = self.pairs.get(&region) else { return Vec::new() };
         let granted = lent.len() as u32;
-        let most = pair.region.layout().params.slots / SHARE;
         let room = room.saturating_sub(granted);
         let count = granted.clamp(STEP.0, STEP.1).min(most.saturating_sub(pair.lent)).min(room);
         for _ in 0..count {

@@ -72,6 +72,8 @@ pub struct Listener {
     pub fds: [Arc<OwnedFd>; 2],
     /// The grants, by their numbers in the queue: single connections, and lent slots.
     pub grants: Slots<Incoming>,
+    /// A pair region in which each lent slot for this address has a grant of this queue.
+    pub granted_all_of: Option<u32>,
     /// The grants that stand for one connection each, the oldest first.
     pub single: VecDeque<u32>,
     /// Connections for which the backlog has no room yet.
@@ -280,6 +282,7 @@ mod tests {
             memory,
             fds: fds.map(Arc::new),
             grants: Slots::new(0, GRANTS as u32),
+            granted_all_of: None,
             single: VecDeque::new(),
             waiting: VecDeque::new(),
             wakers: HashMap::new(),

@@ -26,6 +26,8 @@ const STEP: (usize, usize) = (32, 256);
 /// While fewer ports of a sort are held, no connection gets a port that another needs, except with lent slots: as on Linux a port is free when
 /// its connection has ended.
 const UNSHARED: usize = 4096;
+/// The ended connections are forgotten when at least one in this many is new.
+const NEW_SHARE: usize = 4;
 /// At most one in this many of the service's descriptors holds such a port.
 const DESCRIPTORS_SHARE: u64 = 16;
 /// Most addresses at which the port of one closed listener is kept.
@@ -125,8 +127,7 @@ impl Kept {
     }
 }
 
-/// The ends in use, and their connections. An ended connection is removed later: when its ends are wanted, or after each pass over the
-/// ports.
+/// The ends in use, and their connections. An ended connection is removed later: when its ends are wanted, or after a pass over the ports.
 #[derive(Debug)]
 pub struct PortSpace {
     next_own: u16,
@@ -139,6 +140,8 @@ pub struct PortSpace {
     /// The kernel gave no port at the last try.
     is_short: bool,
     taken: HashMap<Ends, Taken>,
+    /// How many connections were recorded since the ended ones were forgotten.
+    new: usize,
     /// By family (true: IPv6) and port: how many connectors' ends in `taken` have the port.
     users: HashMap<(bool, u16), u32>,
     /// By family (true: IPv6) and port: when the last connector's TIME-WAIT ends, of connections that have no slot any more.
@@ -158,6 +161,7 @@ impl Default for PortSpace {
             window: some_window(),
             is_short: false,
             taken: HashMap::new(),
+            new: 0,
             users: HashMap::new(),
             connectors: HashMap::new(),
             acceptors: HashMap::new(),
@@ -180,7 +184,7 @@ impl PortSpace {
             let at = SocketAddr::new(local, self.next_own);
             self.next_own = if self.next_own >= *RANGE.end() { *RANGE.start() } else { self.next_own + 1 };
             if self.next_own == *RANGE.start() {
-                self.forget_ended(&is_live);
+                self.forget_ended_if_due(&is_live);
             }
             if self.is_free(&[at, remote], &is_live) && !is_reserved(at) {
                 return Some(at.port());
@@ -199,27 +203,46 @@ impl PortSpace {
         now: Instant,
         is_live: impl Fn(&Ends, Origin) -> bool,
     ) -> Option<u16> {
-        let held = self.pools[sort.index()].held.len();
-        let unshared = if sort.purpose == For::Lent { 0 } else { held.min(STEP.0) };
-        for tried in 0..unshared + held {
-            if tried == unshared && unshared > 0 && held < self.unshared && !self.is_short {
-                return None;
+        let found = self.search(sort, local, remote, now, &is_live);
+        let pool = &mut self.pools[sort.index()];
+        let before = pool.next;
+        let port = found.map(|index| {
+            pool.next = (index + 1) % pool.held.len();
+            pool.held[index].port
+        });
+        if port.is_none() || pool.next <= before {
+            self.forget_ended_if_due(is_live);
+        }
+        port
+    }
+
+    /// Index of the port that [`Self::find_held`] finds. The search begins where the last one ended.
+    fn search(
+        &self,
+        sort: Sort,
+        local: IpAddr,
+        remote: SocketAddr,
+        now: Instant,
+        is_live: impl Fn(&Ends, Origin) -> bool,
+    ) -> Option<usize> {
+        let Pool { held, next } = &self.pools[sort.index()];
+        let unshared = if sort.purpose == For::Lent { 0 } else { held.len().min(STEP.0) };
+        let may_share = unshared == 0 || held.len() >= self.unshared || self.is_short;
+        let mut shared = None;
+        for tried in 0..if may_share { held.len() } else { unshared } {
+            if tried >= unshared && shared.is_some() {
+                break;
             }
-            let pool = &mut self.pools[sort.index()];
-            let at = SocketAddr::new(local, pool.held[pool.next].port);
-            pool.next = (pool.next + 1) % held;
-            if pool.next == 0 {
-                self.forget_ended(&is_live);
+            let index = (next + tried) % held.len();
+            let at = SocketAddr::new(local, held[index].port);
+            if tried < unshared && self.is_unused(at, now) {
+                return Some(index);
             }
-            let is_free = match tried < unshared {
-                true => self.is_unused(at, now),
-                false => self.is_free(&[at, remote], &is_live),
-            };
-            if is_free {
-                return Some(at.port());
+            if may_share && shared.is_none() && self.is_free(&[at, remote], &is_live) {
+                shared = Some(index);
             }
         }
-        None
+        shared
     }
 
     /// True when no connector, alive or in TIME-WAIT, has the port.
@@ -233,7 +256,15 @@ impl PortSpace {
         self.taken.get(ends).is_none_or(|taken| taken.is_given_back || !is_live(ends, taken.origin))
     }
 
+    /// Forgets the connections that have ended, when so many are new that this costs each of them little.
+    fn forget_ended_if_due(&mut self, is_live: impl Fn(&Ends, Origin) -> bool) {
+        if self.new * NEW_SHARE >= self.taken.len() {
+            self.forget_ended(is_live);
+        }
+    }
+
     fn forget_ended(&mut self, is_live: impl Fn(&Ends, Origin) -> bool) {
+        self.new = 0;
         self.retain(|ends, taken| is_live(ends, taken.origin));
     }
 
@@ -278,6 +309,7 @@ impl PortSpace {
 
     /// Records that `origin` uses these ends.
     pub fn take(&mut self, ends: Ends, origin: Origin) {
+        self.new += 1;
         if self.taken.insert(ends, Taken { origin, closed: [None; 2], is_given_back: false }).is_none() {
             *self.users.entry((ends[0].is_ipv6(), ends[0].port())).or_default() += 1;
         }

@@ -129,6 +129,32 @@ fn connections_share_no_port_while_few_are_held() {
     assert!(ports.users.is_empty());
 }
 
+#[test]
+fn a_connection_costs_the_same_beside_many_others() {
+    let (local, now): (IpAddr, _) = ("127.0.0.1".parse().unwrap(), Instant::now());
+    let sort = Sort { is_ipv6: false, purpose: For::Plain };
+    let mut ports = PortSpace { unshared: 256, ..PortSpace::default() };
+    let looked_at = std::cell::Cell::new(0);
+    let is_live = |_: &Ends, _: Origin| {
+        looked_at.set(looked_at.get() + 1);
+        true
+    };
+    let mut cost = Vec::new();
+    for i in 0..8 * 1024 {
+        // Eight destinations in turn.
+        let to = SocketAddr::new(local, 80 + i % 8);
+        let port = ports.find_held(sort, local, to, now, is_live).unwrap_or_else(|| {
+            ports.hold_more(sort);
+            ports.find_held(sort, local, to, now, is_live).unwrap()
+        });
+        ports.take([SocketAddr::new(local, port), to], Origin::Relay(1));
+        if (i + 1) % 2048 == 0 {
+            cost.push(looked_at.replace(0) / 2048);
+        }
+    }
+    assert!(cost.iter().all(|each| *each < 32), "looked at for each connection: {cost:?}");
+}
+
 /// What the end needs its port for, each from which second on; the second at which the port is asked for; whether it is given back.
 type Case<'a> = (&'a [(Need, u32)], u32, bool);
 
