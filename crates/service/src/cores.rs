@@ -31,6 +31,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 
+/// Index of the core that relays.
+pub const RELAY_CORE: usize = 0;
+
 /// Command of the control thread to a core; the slow path has commands of its own.
 #[derive(Debug)]
 pub enum Command {

@@ -13,7 +13,7 @@ use crate::agents::Agents;
 use crate::config::Config;
 use crate::config::channels::Settings;
 use crate::cores::load::Loads;
-use crate::cores::wakers::Bells;
+use crate::cores::wakers::{Bells, write_eventfd};
 use crate::cores::{Common, Core};
 use crate::daemon::clock::Clock;
 use crate::daemon::control_lines::{ACCEPTS, Peer};
@@ -250,8 +250,10 @@ impl Service {
             self.timers(Instant::now());
             self.close_lines(Instant::now());
         }
+        self.carry_out();
         self.registry.shut_channels();
         self.hang_up_all();
+        self.carry_out();
         Ok(())
     }
 
@@ -283,8 +285,12 @@ impl Service {
             self.over = true;
         }
         self.carry_out();
-        // Detaching processes may have closed flows. What the flows' events ask for is carried out in the next turn, which does not wait.
+        // Detaching processes may have closed flows.
         self.registry.pump();
+        while !self.registry.outputs.is_empty() {
+            self.carry_out();
+            self.registry.pump();
+        }
     }
 
     pub(crate) fn message(&mut self, id: u32, message: Message) {
@@ -403,7 +409,7 @@ impl Service {
 
     /// Does what the registry wants done.
     pub(crate) fn carry_out(&mut self) {
-        while let Some(output) = self.registry.outputs.pop_front() {
+        while let Some(output) = self.registry.outputs.take() {
             match output {
                 Output::Push(pushed) => self.push(pushed),
                 // Edge-triggered and never read: the application shares the descriptor and could make a read block.
@@ -415,6 +421,8 @@ impl Service {
                 }
                 // The application has the descriptor too, so that closing the service's own would not end the watch.
                 Output::Unwatch(bell) => drop(epoll::delete(&self.epoll, bell.as_fd())),
+                Output::Wake(eventfd) => write_eventfd(eventfd.as_fd()),
+                Output::Command(core, command) => self.registry.cores[core].say(command),
                 Output::Seal { application, region, memfd } => {
                     let uid = self.peers.get(&application).map_or(0, |peer| peer.who.uid);
                     // A region that is not sealed works all the same.

@@ -14,11 +14,12 @@
 
 pub(crate) mod trusts;
 
-use crate::cores::{Command, Core};
+use crate::cores::{Command, Core, RELAY_CORE};
 use crate::handover::trusts::Trust;
 use crate::local::shown::Shown;
 use crate::memory::region::{Connection, Relay, Stage, Use};
 use crate::memory::slot_key::SlotKey;
+use crate::registry::output::Output;
 use crate::registry::registration::new_eventfd;
 use crate::registry::{Answer, Registry};
 use crate::relay::endpoint::{ADVICE, End, Place};
@@ -32,8 +33,6 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Index of the core that relays.
-const RELAY_CORE: u32 = 0;
 /// Most relays in a row. A further move must wait until two of them have become one.
 const ROW_MAX: usize = 16;
 
@@ -204,7 +203,7 @@ impl Registry {
         let places = [SlotKey::of_left(&left), place];
         self.relays.insert(relay, Relay { places, connection, gone: [true, false] });
         self.count_sockets([holder], 1);
-        self.cores[RELAY_CORE as usize].say(Command::Open(relay, Box::new(ends)));
+        self.command(RELAY_CORE, Command::Open(relay, Box::new(ends)));
     }
 
     /// Records that the service holds an established connection that no process has accepted, in its acceptor's slot. Returns the trust's
@@ -285,7 +284,7 @@ impl Registry {
         }
         match new_eventfd() {
             Ok(bell) => {
-                self.cores[RELAY_CORE as usize].say(Command::Watch(bell.clone(), None));
+                self.outputs.add(Output::Command(RELAY_CORE, Command::Watch(bell.clone(), None)));
                 pair.wakers.insert((side, TRUST_CONTEXT), bell);
             }
             Err(e) => tracing::error!("a relayed connection has no bell: {e}"),
@@ -305,7 +304,7 @@ impl Registry {
         let lines = r.memory.region().slot(slot)?;
         lines.half.iter().for_each(Half::clear);
         raise(&lines.half[0], OPEN | near);
-        watch(&lines.half[0], Some(RELAY_CORE));
+        watch(&lines.half[0], Some(RELAY_CORE as u32));
         Some((slot, End::new(r.memory.clone(), slot)))
     }
 
@@ -374,7 +373,7 @@ impl Registry {
         }
         // The rings that it sent from can be taken back when they were read.
         if let Some((end, _)) = last {
-            self.cores[RELAY_CORE as usize].say(Command::Linger(Box::new(end)));
+            self.command(RELAY_CORE, Command::Linger(Box::new(end)));
         }
         self.hold_no_more(&left);
     }

@@ -6,9 +6,8 @@ pub(crate) mod residency;
 pub(crate) mod slot_key;
 pub(crate) mod slots;
 
-use crate::cores::wakers::Bells;
 use crate::memory::residency::Pages;
-use flow::{AppRegion, Limits, tell};
+use flow::{AppRegion, Limits, News, tell};
 use queue::pages::Pool;
 use queue::stream::watcher;
 use queue::{Doorbell, Ring, Violation};
@@ -98,10 +97,9 @@ impl Memory {
         }
     }
 
-    /// Rings the application's doorbell for `slot`, and wakes the application if it sleeps.
-    pub fn tell(&self, bells: &Bells, slot: u32) {
-        if let Some(news) = tell(&self.area, self.index, slot) {
-            bells.wake(news.region, news.context);
-        }
+    /// Rings the application's doorbell for `slot`. `Some`: that context sleeps, and must be woken.
+    #[must_use]
+    pub fn tell(&self, slot: u32) -> Option<News> {
+        tell(&self.area, self.index, slot)
     }
 }

@@ -15,8 +15,8 @@ use crate::agents::Agents;
 use crate::channels::control::Channels;
 use crate::choice::Choices;
 use crate::config::Config;
-use crate::cores::Core;
-use crate::cores::wakers::{Bells, write_eventfd};
+use crate::cores::wakers::Bells;
+use crate::cores::{Command, Core, RELAY_CORE};
 use crate::daemon::helpers::Watched;
 use crate::daemon::log_limit::LogLimit;
 use crate::handover::trusts::Trusts;
@@ -31,18 +31,19 @@ use crate::policy::Policy;
 use crate::policy::buckets::Buckets;
 use crate::policy::rates::Rates;
 use crate::registry::application::{Application, Family};
-use crate::registry::output::{Output, Pushed};
+use crate::registry::output::{Output, Outputs, Pushed};
 use crate::report::profile_switch::Counting;
 use crate::report::statistics::{Process, Statistics};
 use crate::scaling::Scaling;
 use crate::sys;
 use crate::tcp::Tcp;
 use control::{CONTROL_SLOT, KernelReason, Push, Reply};
+use flow::News;
 use queue::stream::watcher;
 use queue::{Doorbell, Wake};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use shm::{Region, Side, TRUST_CONTEXT};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -136,7 +137,7 @@ pub struct Registry {
     /// The counting of cycles.
     pub counting: Counting,
     /// What the control loop is to do, in this order.
-    pub outputs: VecDeque<Output>,
+    pub outputs: Outputs,
     /// Application regions: the control loop must look at their slow-path doorbells once more, though nothing is written to their eventfds:
     /// those that rang again while they were looked at, and those of killed processes. The applications hold these eventfds, too, and could
     /// make a write of the service's wait.
@@ -203,7 +204,7 @@ impl Registry {
             held: Holds::default(),
             statistics: Statistics::default(),
             counting,
-            outputs: VecDeque::new(),
+            outputs: Outputs::default(),
             unheard: Vec::new(),
             timers: Timers::default(),
             next_region: 1,
@@ -265,14 +266,36 @@ impl Registry {
         self.wake(family, context);
     }
 
-    /// Writes the eventfd of a context.
+    /// Wakes a context.
     pub fn wake(&self, family: u32, context: u32) {
         if context == TRUST_CONTEXT {
             // A deputy waits there: the core that relays reads the doorbells of all deputies.
-            self.cores[0].wake();
+            self.wake_core(RELAY_CORE);
         } else if let Some(context) = self.families.get(&family).and_then(|f| f.contexts.get(&context)) {
-            write_eventfd(context.eventfd.as_fd());
+            self.outputs.add(Output::Wake(context.eventfd.clone()));
         }
+    }
+
+    /// Rings an application's doorbell for `slot` of that region, and wakes the application if it sleeps.
+    pub fn tell(&self, memory: &Memory, slot: u32) {
+        memory.tell(slot).into_iter().for_each(|news| self.wake_for_news(news));
+    }
+
+    /// Wakes the context that has news.
+    pub fn wake_for_news(&self, news: News) {
+        if let Some(eventfd) = self.bells.of(news.region, news.context) {
+            self.outputs.add(Output::Wake(eventfd));
+        }
+    }
+
+    /// Wakes a core.
+    pub fn wake_core(&self, core: usize) {
+        self.outputs.add(Output::Wake(self.cores[core].bell()));
+    }
+
+    /// Gives a core a command.
+    pub fn command(&self, core: usize, command: Command) {
+        self.outputs.add(Output::Command(core, command));
     }
 
     /// The family of a process, dead or alive. The family has what the process has mapped.
@@ -315,23 +338,18 @@ impl Registry {
 
     /// Has an application detached.
     pub fn doom(&mut self, application: u32, reason: impl Into<String>) {
-        self.outputs.push_back(Output::Detach(application, reason.into()));
+        self.outputs.add(Output::Detach(application, reason.into()));
     }
 
     /// Has a message sent to all contexts of an application.
     pub fn push(&mut self, application: u32, push: Push) {
-        self.outputs.push_back(Output::Push(Pushed { application, context: None, push, fd: None }));
+        self.outputs.add(Output::Push(Pushed { application, context: None, push, fd: None }));
     }
 
     /// Has the eventfd behind `fd`, by which others wake `context` for a region or a queue, sent to the application that sleeps there.
     pub fn push_waker(&mut self, application: u32, region: u32, context: u32, fd: Arc<OwnedFd>) {
         let push = Push::Waker { region, context };
-        self.outputs.push_back(Output::Push(Pushed {
-            application,
-            context: Some(context),
-            push,
-            fd: Some(fd),
-        }));
+        self.outputs.add(Output::Push(Pushed { application, context: Some(context), push, fd: Some(fd) }));
     }
 
     /// A message to that application was sent: wakes `context` (`None`: all contexts of the process) to read it.

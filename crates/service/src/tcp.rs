@@ -248,11 +248,11 @@ impl Registry {
             self.tcp_event(event);
         }
         while let Some(news) = self.tcp.slow.poll_news() {
-            self.bells.wake(news.region, news.context);
+            self.wake_for_news(news);
         }
-        for (i, core) in self.cores.iter().enumerate() {
-            if self.tcp.slow.must_wake(i as u8) {
-                core.wake();
+        for core in 0..self.cores.len() {
+            if self.tcp.slow.must_wake(core as u8) {
+                self.wake_core(core);
             }
         }
     }

@@ -106,8 +106,8 @@ impl Registry {
         let size = Size { slots: SLOTS.min(self.config.region_slots), data_len: self.config.region_data };
         let region = AppRegion::create(id, index, OWNER, size, bells, Limits::none(), self.now)
             .map_err(|_| failed(Errno::NOMEM))?;
-        for (core, bell) in self.cores.iter().zip(&region.bells[1..]) {
-            core.say(Command::Watch(bell.clone(), Some(index)));
+        for (core, bell) in region.bells[1..].iter().enumerate() {
+            self.command(core, Command::Watch(bell.clone(), Some(index)));
         }
         self.bells.set_region(index, Some(OWNER));
         self.bells.set_context(OWNER, TRUST_CONTEXT, Some(self.cores[ENGINE_CORE].bell()));
@@ -136,7 +136,7 @@ impl Registry {
         }
         let cores = self.cores.iter().map(Core::bell).collect();
         let start = Start { hub, memory, cores, ring_most: self.config.ring_max as usize, channels };
-        self.cores[ENGINE_CORE].say(Command::BeginChannels(Box::new(start)));
+        self.command(ENGINE_CORE, Command::BeginChannels(Box::new(start)));
         Ok(())
     }
 
@@ -154,11 +154,11 @@ impl Registry {
             Ok(()) => memory.area.set_watermark(bytes),
             Err(e) => tracing::error!("the channels' region cannot grow: {e}"),
         }
-        self.cores[ENGINE_CORE].say(Command::Fed(region));
+        self.command(ENGINE_CORE, Command::Fed(region));
     }
 
     fn say(&self, say: Say) {
-        self.cores[ENGINE_CORE].say(Command::Channels(say));
+        self.command(ENGINE_CORE, Command::Channels(say));
     }
 
     /// Connects over the port: by channel where rules and peer allow, else by plain TCP.
@@ -397,7 +397,7 @@ impl Registry {
         let Some(memory) = self.regions.get(&region).map(|r| r.memory.clone()) else { return };
         if let Some((own, _)) = memory.halves(slot).filter(|_| end == 1) {
             raise(own, OPEN);
-            memory.tell(&self.bells, slot);
+            self.tell(&memory, slot);
         }
         if let Some(at) = taken {
             self.say(Say::Accept(at, memory, slot));
@@ -461,7 +461,7 @@ impl Registry {
             && let Some((own, _)) = memory.halves(slot)
         {
             raise(own, FAILED | u32::from(error.errno()) << ERRNO_SHIFT);
-            memory.tell(&self.bells, slot);
+            self.tell(&memory, slot);
         }
     }
 
@@ -485,7 +485,7 @@ impl Registry {
     pub fn channels_seen(&self) -> Option<Snapshot> {
         self.channels.as_ref()?;
         let (ask, answer) = channel();
-        self.say(Say::Report(ask));
+        self.cores[ENGINE_CORE].say(Command::Channels(Say::Report(ask)));
         answer.recv_timeout(Duration::from_millis(100)).ok()
     }
 
@@ -508,7 +508,7 @@ impl Registry {
         if self.channels.is_none() {
             return;
         }
-        self.say(Say::Shut);
+        self.cores[ENGINE_CORE].say(Command::Channels(Say::Shut));
         let (mut left, pause) = (SHUT_TIME, Duration::from_millis(5));
         while !left.is_zero() && self.channels_seen().is_some_and(|seen| seen.census.sockets > 0) {
             std::thread::sleep(pause);

@@ -52,10 +52,15 @@ impl Bells {
 
     /// Wakes `context` of the family that owns the region with that index.
     pub fn wake(&self, index: u16, context: u32) {
-        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let family = table.family_of.get(&index);
-        if let Some(eventfd) = family.and_then(|f| table.contexts.get(&(*f, context))) {
+        if let Some(eventfd) = self.of(index, context) {
             write_eventfd(eventfd.as_fd());
         }
+    }
+
+    /// The eventfd that wakes `context` of the family that owns the region with that index.
+    pub fn of(&self, index: u16, context: u32) -> Option<Arc<OwnedFd>> {
+        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let family = table.family_of.get(&index)?;
+        table.contexts.get(&(*family, context)).cloned()
     }
 }

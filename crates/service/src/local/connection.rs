@@ -1,7 +1,7 @@
 //! The life of a connection inside this host after the request, shared or relayed: it is established, accepted, or reset because its
 //! listener is gone.
 
-use crate::cores::Command;
+use crate::cores::{Command, RELAY_CORE};
 use crate::listen::table::{Incoming, Origin};
 use crate::local::as_asked;
 use crate::local::port_need::{Need, note_order};
@@ -16,9 +16,6 @@ use shm::Side;
 use shm::half_flags::{NEAR, OPEN, READ_CLOSED, RELEASED, RESET};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
-
-/// Index of the core that relays.
-const RELAY_CORE: u32 = 0;
 
 impl Registry {
     /// Sets up a connection that the service relays.
@@ -44,7 +41,7 @@ impl Registry {
         let ends =
             [0, 1].map(|i| self.regions.get(&regions[i]).map(|r| End::new(r.memory.clone(), slots[i])));
         let [Some(first), Some(second)] = ends else { return Answer::Silent };
-        self.cores[RELAY_CORE as usize].say(Command::Open(id, Box::new([first, second])));
+        self.command(RELAY_CORE, Command::Open(id, Box::new([first, second])));
         let connection = Connection { addresses, applications: parties, stage: Stage::Pending, grant: None };
         self.relays.insert(id, Relay { places, connection, gone: [false; 2] });
         self.count_sockets(parties, 1);
@@ -74,7 +71,7 @@ impl Registry {
             let lines = self.regions.get(&regions[end])?.memory.region().slot(slot)?;
             lines.half.iter().for_each(shm::Half::clear);
             raise(&lines.half[0], NEAR);
-            watch(&lines.half[0], Some(RELAY_CORE));
+            watch(&lines.half[0], Some(RELAY_CORE as u32));
         }
         Some(slots)
     }
@@ -102,7 +99,7 @@ impl Registry {
                 let Some(memory) = self.regions.get(&region).map(|r| &r.memory) else { return };
                 if let Some((own, _)) = memory.halves(slot) {
                     raise(own, OPEN);
-                    memory.tell(&self.bells, slot);
+                    self.tell(memory, slot);
                 }
             }
         }
@@ -194,7 +191,7 @@ impl Registry {
 
     /// Tells the core to look at a relay again.
     pub fn look_at_relay(&self, id: u32) {
-        self.cores[RELAY_CORE as usize].say(Command::Look(id));
+        self.command(RELAY_CORE, Command::Look(id));
     }
 
     /// Handles what the cores' relays have reported.

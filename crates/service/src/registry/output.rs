@@ -1,8 +1,39 @@
 //! What the registry wants done that is not an answer: the control loop does it, in this order. The registry itself sends nothing.
 
+use crate::cores::Command;
 use control::Push;
 use rustix::fd::OwnedFd;
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// What is to be done, in order. A method that only reads the registry may add to it.
+#[derive(Debug, Default)]
+pub struct Outputs(RefCell<VecDeque<Output>>);
+
+impl Outputs {
+    /// Adds something. One wake-up right after another of the same sleeper is left out.
+    pub fn add(&self, output: Output) {
+        let mut all = self.0.borrow_mut();
+        let is_again = match (&output, all.back()) {
+            (Output::Wake(new), Some(Output::Wake(last))) => Arc::ptr_eq(new, last),
+            _ => false,
+        };
+        if !is_again {
+            all.push_back(output);
+        }
+    }
+
+    /// Takes the oldest.
+    pub fn take(&self) -> Option<Output> {
+        self.0.borrow_mut().pop_front()
+    }
+
+    /// True when nothing is to be done.
+    pub fn is_empty(&self) -> bool {
+        self.0.borrow().is_empty()
+    }
+}
 
 /// Something that the control loop is to do.
 #[derive(Debug)]
@@ -13,6 +44,10 @@ pub enum Output {
     Watch(u32, Arc<OwnedFd>),
     /// Stop watching this slow-path bell.
     Unwatch(Arc<OwnedFd>),
+    /// Wake the process, or the core, that sleeps at this eventfd.
+    Wake(Arc<OwnedFd>),
+    /// Give the core of that index a command.
+    Command(usize, Command),
     /// Have a helper seal a pair region.
     Seal {
         /// Id of the application that has asked.

@@ -2,7 +2,7 @@
 //! once.
 
 use crate::channels::OWNER;
-use crate::cores::{Command, Core};
+use crate::cores::{Command, RELAY_CORE};
 use crate::listen::direct::InUse;
 use crate::local::port_need::note_order;
 use crate::memory::region::{AppRegion, PairRegion, Stage, Use};
@@ -333,7 +333,7 @@ impl Registry {
     /// Has the control loop and all cores look at the doorbells of these application regions.
     fn hear_again(&mut self, mut regions: Vec<u32>) {
         self.unheard.append(&mut regions);
-        self.cores.iter().for_each(Core::wake);
+        (0..self.cores.len()).for_each(|core| self.wake_core(core));
     }
 
     /// Announces what a process has published on a connection that others go on using: it may have been killed before it did so.
@@ -395,7 +395,7 @@ impl Registry {
         let Some(pair) = self.pairs.remove(&id) else { return };
         self.pair_of.retain(|_, region| *region != id);
         for (_, bell) in pair.wakers.iter().filter(|((_, context), _)| *context == TRUST_CONTEXT) {
-            self.cores[0].say(Command::Unwatch(bell.clone()));
+            self.command(RELAY_CORE, Command::Unwatch(bell.clone()));
         }
         for (_, connection) in pair.slots.iter() {
             self.end_grant(connection.grant);
@@ -454,11 +454,11 @@ impl Registry {
         let flows: Vec<u32> = uses.filter(|(_, u)| matches!(u, Use::Flow(_))).map(|(slot, _)| slot).collect();
         flows.into_iter().for_each(|slot| self.close_flow(id, slot, offender));
         if let Some(region) = self.regions.remove(&id) {
-            self.outputs.push_back(Output::Unwatch(region.bells[0].clone()));
+            self.outputs.add(Output::Unwatch(region.bells[0].clone()));
             self.bells.set_region(region.memory.index, None);
             self.forget_channels_of(&region);
-            for (core, bell) in self.cores.iter().zip(&region.bells[1..]) {
-                core.say(Command::Unwatch(bell.clone()));
+            for (core, bell) in region.bells[1..].iter().enumerate() {
+                self.command(core, Command::Unwatch(bell.clone()));
             }
             self.depart_region(region.memory, offender);
         }

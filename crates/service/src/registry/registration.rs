@@ -1,8 +1,8 @@
 //! Registration and regions: every request that is not a listen, connect or report.
 
 use crate::config::values::PortKind;
-use crate::cores::Command;
 use crate::cores::wakers::write_eventfd;
+use crate::cores::{Command, RELAY_CORE};
 use crate::local::shown::Shown;
 use crate::memory::region::{AppRegion, Size, fitting};
 use crate::process::procfs;
@@ -269,8 +269,8 @@ impl Registry {
         };
         self.bells.set_region(index as u16, Some(family));
         self.bells.set_context(family, TRUST_CONTEXT, Some(self.cores[0].bell()));
-        for (core, bell) in self.cores.iter().zip(&region.bells[1..]) {
-            core.say(Command::Watch(bell.clone(), Some(index as u16)));
+        for (core, bell) in region.bells[1..].iter().enumerate() {
+            self.command(core, Command::Watch(bell.clone(), Some(index as u16)));
         }
         self.tcp.slow.add_region(index as u16, &region.memory.area);
         arm(region.memory.region());
@@ -281,7 +281,7 @@ impl Registry {
         };
         let mut fds = vec![Arc::new(memfd)];
         fds.extend(region.bells.iter().cloned());
-        self.outputs.push_back(Output::Watch(region_id, region.bells[0].clone()));
+        self.outputs.add(Output::Watch(region_id, region.bells[0].clone()));
         self.regions.insert(region_id, region);
         if let Some(a) = self.applications.get_mut(&id) {
             a.region = Some(region_id);
@@ -309,7 +309,7 @@ impl Registry {
             pair.mapped[side] |= pair.parties[side] == id;
         }
         if pair.mapped == [true; 2] && alone && !pair.sealed {
-            self.outputs.push_back(Output::Seal { application: id, region, memfd: pair.fd.clone() });
+            self.outputs.add(Output::Seal { application: id, region, memfd: pair.fd.clone() });
         }
         Answer::plain(Reply::Done)
     }
@@ -376,7 +376,7 @@ impl Registry {
         };
         let sleeper = side ^ 1;
         if context == TRUST_CONTEXT {
-            self.cores[0].wake();
+            self.wake_core(RELAY_CORE);
             let bell = self.pairs.get(&region).and_then(|pair| pair.wakers.get(&(sleeper, context)).cloned());
             return bell.map_or_else(
                 || Answer::refused(Errno::NOENT, "nobody sleeps there"),
@@ -437,7 +437,7 @@ impl Registry {
             region.growing = None;
         }
         let is_first = a.region == Some(number) && !a.ancestors.is_empty();
-        self.cores.iter().for_each(|core| core.say(Command::Fed(number)));
+        (0..self.cores.len()).for_each(|core| self.command(core, Command::Fed(number)));
         if is_first {
             self.ask_to_grow(id);
         }

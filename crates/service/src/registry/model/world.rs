@@ -4,7 +4,7 @@ use crate::config::{Options, Sharing};
 use crate::cores::Common;
 use crate::cores::by_hand::ByHand;
 use crate::cores::load::Loads;
-use crate::cores::wakers::Bells;
+use crate::cores::wakers::{Bells, write_eventfd};
 use crate::daemon::clock::Clock;
 use crate::daemon::helpers::Watched;
 use crate::daemon::net_port;
@@ -164,9 +164,11 @@ impl World {
             self.registry.hear_cores();
             let has_more = self.registry.hear_exceptions();
             self.registry.pump_tcp();
+            // The core has yet to hear what is said to it now.
+            let is_over = self.registry.outputs.is_empty();
             self.carry_out();
             self.registry.unheard.clear();
-            if !(is_busy || has_more) {
+            if is_over && !(is_busy || has_more) {
                 return;
             }
         }
@@ -174,7 +176,7 @@ impl World {
     }
 
     fn carry_out(&mut self) {
-        while let Some(output) = self.registry.outputs.pop_front() {
+        while let Some(output) = self.registry.outputs.take() {
             match output {
                 Output::Push(Pushed { application, context, push, .. }) => {
                     self.pushes
@@ -191,6 +193,8 @@ impl World {
                     self.watched.retain(|_, known| !Arc::ptr_eq(known, &bell));
                     assert_eq!(self.watched.len() + 1, before, "a bell that was not watched");
                 }
+                Output::Wake(eventfd) => write_eventfd(eventfd.as_fd()),
+                Output::Command(core, command) => self.registry.cores[core].say(command),
                 Output::Seal { region, memfd, .. } => {
                     Region::seal(memfd.as_fd()).unwrap();
                     self.registry.pairs.get_mut(&region).into_iter().for_each(|pair| pair.sealed = true);
