@@ -7,6 +7,7 @@
     (k_ms 0)
     (is_waiting false)
     (est 0)                             # Reno's window, in thousandths of a byte (section 4.3)
+    (is_calm true)                      # the acknowledgement that ends a recovery is of old data, and lets nothing grow
     # Of what was under way at the last reduction, the bytes that are not acknowledged yet: before they are, losses belong to that reduction,
     # and the window does not grow.
     (recover 0)
@@ -15,6 +16,7 @@
     (target 0))
 (when true
     (:= Report.lost (+ Report.lost Ack.lost_pkts_sample))
+    (:= is_calm (&& (== recover 0) (== Ack.lost_pkts_sample 0)))
     (:= recover (- recover (min recover Ack.bytes_acked)))
     (:= rtt (if (!= Flow.rtt_sample_us +infinity) Flow.rtt_sample_us))
     (fallthrough))
@@ -38,11 +40,11 @@
     (:= w_max ssthresh)
     (:= Cwnd mss)
     (fallthrough))
-(when (&& (&& (== Ack.lost_pkts_sample 0) (== recover 0)) (< Cwnd ssthresh))
+(when (&& is_calm (< Cwnd ssthresh))
     (:= Cwnd (+ Cwnd Ack.bytes_acked))
     (reset)
     (fallthrough))
-(when (&& (&& (== Ack.lost_pkts_sample 0) (== recover 0)) (>= Cwnd ssthresh))
+(when (&& is_calm (>= Cwnd ssthresh))
     (:= alpha (if (>= est (* 1000 Report.prior)) 1000))
     (:= est (+ est (/ (* alpha (* Ack.bytes_acked mss)) Cwnd)))
     (:= Cwnd (max Cwnd (/ est 1000)))

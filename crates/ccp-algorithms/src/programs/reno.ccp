@@ -4,11 +4,13 @@
     (mss 1448)
     (ssthresh +infinity)
     (credit 0)                          # bytes acknowledged since the window grew last
+    (is_calm true)                      # the acknowledgement that ends a recovery is of old data, and lets nothing grow
     # Of what was under way at the last reduction, the bytes that are not acknowledged yet: before they are, losses belong to that reduction,
     # and the window does not grow.
     (recover 0))
 (when true
     (:= Report.lost (+ Report.lost Ack.lost_pkts_sample))
+    (:= is_calm (&& (== recover 0) (== Ack.lost_pkts_sample 0)))
     (:= recover (- recover (min recover Ack.bytes_acked)))
     (fallthrough))
 (when (|| Flow.was_timeout (&& (> Ack.lost_pkts_sample 0) (== recover 0)))
@@ -22,10 +24,10 @@
     (:= recover 0)
     (:= Cwnd mss)
     (fallthrough))
-(when (&& (&& (== Ack.lost_pkts_sample 0) (== recover 0)) (< Cwnd ssthresh))
+(when (&& is_calm (< Cwnd ssthresh))
     (:= Cwnd (+ Cwnd Ack.bytes_acked))
     (fallthrough))
-(when (&& (&& (== Ack.lost_pkts_sample 0) (== recover 0)) (>= Cwnd ssthresh))
+(when (&& is_calm (>= Cwnd ssthresh))
     (:= credit (+ credit Ack.bytes_acked))
     (fallthrough))
 (when (>= credit Cwnd)
