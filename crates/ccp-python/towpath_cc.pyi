@@ -7,7 +7,9 @@ An exception in a handler costs its flow alone: the flow goes to Reno in the dat
 """
 
 from os import PathLike
-from typing import Any, Callable, ClassVar, Dict, Hashable, List, Optional, Protocol, Tuple, Type, TypedDict, Union, final
+from typing import Any, Callable, ClassVar, Dict, Hashable, List, Optional, Protocol, Tuple, Type, TypedDict, Union, final, type_check_only
+
+from typing_extensions import Self
 
 __version__: str
 INFINITY: int
@@ -59,10 +61,11 @@ class Report:
     def program(self) -> str:
         """The name of the program that has reported."""
     def __getattr__(self, name: str) -> int: ...
-    def __getitem__(self, name: str) -> int: ...
+    def __getitem__(self, name: str, /) -> int: ...
     def values(self) -> Dict[str, int]:
         """All values by name, in the order of the program's text."""
 
+@type_check_only
 class Flow(Protocol):
     """What `new_flow` returns. It may also have `on_timer(self)` and `close(self)`. (For type checkers: the module has no such class.)"""
 
@@ -76,10 +79,11 @@ class Algorithm:
     """The name by which flows choose it; without one, the class's name in small letters."""
     programs: ClassVar[Dict[str, str]]
     """All programs that its flows may run: name and text."""
-    def __init__(self, *arguments: Any, **named: Any) -> None: ...
+    def __new__(cls, *_arguments: Any, **_named: Any) -> Self: ...
     def new_flow(self, datapath: Datapath, info: FlowInfo) -> Any:
         """A flow has begun: returns its object, a `Flow`. The flow stays on the datapath's default until `datapath.set_program`."""
 
+@type_check_only
 class Group(Protocol):
     """What `Aggregate.create` returns. (For type checkers: the module has no such class.)"""
 
@@ -97,7 +101,7 @@ class Aggregate:
 
     name: ClassVar[str]
     programs: ClassVar[Dict[str, str]]
-    def __init__(self, *arguments: Any, **named: Any) -> None: ...
+    def __new__(cls, *_arguments: Any, **_named: Any) -> Self: ...
     def aggregate_by(self, info: FlowInfo) -> Hashable:
         """The key of the flow's group. Keys with the same `repr` are one group."""
     def create(self, key: Any) -> Group:
@@ -106,7 +110,7 @@ class Aggregate:
         """The flow's weight in its group; 1 unless overridden."""
 
 Contestant = Union[str, Type[Algorithm], Type[Aggregate], Algorithm, Aggregate]
-"""A name (`names()`), a file (.ccp, .py), a class, or an object."""
+"""A name (`names()`), a file (.ccp, .py), a class, or an object. (For type checkers: the module has no such name.)"""
 
 @final
 class Outcome:
@@ -141,8 +145,9 @@ def try_(
 def names() -> List[str]:
     """All algorithms that have a name: those built into the datapath, and those of crate ccp-algorithms."""
 
+@type_check_only
 class Observation(TypedDict):
-    """What an `Env`'s flow has seen since its last report."""
+    """What an `Env`'s flow has seen since its last report. (For type checkers: the module has no such class.)"""
 
     now_us: int
     acked: int
@@ -162,8 +167,8 @@ class Observation(TypedDict):
 class Env:
     """One flow over a simulated link that the caller steers, for learners. `flows` is the number of flows of the rival `against`."""
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         *,
         link: str = "48mbit,20ms,1bdp",
         against: Optional[Contestant] = None,
@@ -172,7 +177,7 @@ class Env:
         seconds: float = 30.0,
         seed: int = 1,
         staleness_us: int = 20,
-    ) -> None: ...
+    ) -> Self: ...
     def reset(self, seed: Optional[int] = None) -> Observation:
         """Begins an episode; its first observation."""
     def step(self, cwnd: int = 0, rate: int = 0) -> Observation:
@@ -182,9 +187,9 @@ class Env:
 class Agent:
     """Algorithms behind one socket, for live flows. The first one serves flows that ask for none of the others."""
 
-    def __init__(self, *algorithms: Union[Type[Algorithm], Type[Aggregate], Algorithm, Aggregate]) -> None: ...
-    def run(self, path: Union[str, "PathLike[str]"] = "/tmp/ccp/portus", log: Optional[Callable[[str], None]] = None) -> None:
-        """Serves datapaths at this UNIX datagram socket until ^C or `stop`. `log` gets each event as a line."""
+    def __new__(cls, *algorithms: Union[Type[Algorithm], Type[Aggregate], Algorithm, Aggregate]) -> Self: ...
+    def run(self, path: Union[str, "PathLike[str]"] = ..., log: Optional[Callable[[str], None]] = None) -> None:
+        """Serves datapaths at this UNIX datagram socket (by default /tmp/ccp/portus) until ^C or `stop`. `log` gets each event as a line."""
     def stop(self) -> None:
         """Ends `run`, from its `log`."""
     def flows(self) -> List[Dict[str, Any]]:

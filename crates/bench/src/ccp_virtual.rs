@@ -24,6 +24,8 @@ const DOUBLINGS: usize = 5;
 const LINKS: [(&str, &str); 3] =
     [("fixed", "48mbit,20ms,1bdp"), ("cell", "24mbit,20ms,4bdp"), ("drop", "48mbit,20ms,1bdp,loss=0.01%")];
 const LAWS: [&str; 2] = ["cubic", "reno"];
+/// Minutes of figure 10 for each run: "twenty 1-minute experiments" with five.
+const MINUTES: usize = 4;
 /// Figure 11: messages of a run (the paper: 100,000).
 const MESSAGES: usize = 100_000;
 const MESSAGES_QUICK: usize = 5_000;
@@ -232,13 +234,14 @@ fn windows(options: &Options, samples: &mut Samples) -> anyhow::Result<()> {
 
 /// Figure 10: how throughput and round-trip time are distributed over three links.
 fn quartiles(options: &Options, samples: &mut Samples) -> anyhow::Result<()> {
-    let seconds = if options.quick { 20.0 } else { 60.0 };
+    let (seconds, times) = if options.quick { (20.0, 1) } else { (60.0, MINUTES) };
+    let seeds = 1..=(options.runs() * times) as u64;
     for (link, text) in LINKS {
         for law in LAWS {
             for (system, name) in systems(law) {
-                let trace = (link == "cell").then(|| ("cell".to_owned(), curves::cell_trace()));
-                let solo = |seed| Solo { trace: trace.clone(), ..Solo::new(&name, text, seconds, seed) };
-                let solos: Vec<Solo> = seeds(options).map(solo).collect();
+                let trace = |seed| (link == "cell").then(|| ("cell".to_owned(), curves::cell_trace(seed)));
+                let solo = |seed| Solo { trace: trace(seed), ..Solo::new(&name, text, seconds, seed) };
+                let solos: Vec<Solo> = seeds.clone().map(solo).collect();
                 for (throughput, delay) in look_at(&solos, curves::distributions)? {
                     let case = format!("ccp10/{link}/{law}");
                     for (rank, share) in ["p25", "p50", "p75"].iter().enumerate() {

@@ -20,6 +20,9 @@ const ELASTIC: f64 = 2.0;
 const ANSWER: f64 = 0.55;
 /// Judgements in a row, ten a second, after which others that were elastic no longer are: a flow that cuts its window hides its answer to the pulses.
 const CALM: u32 = 20;
+/// Others that react have filled the queue: with less in it on average, microseconds, they do not. Without a queue bytes arrive as they were sent,
+/// whatever others do, and what others seem to send is the rest of the link: it swings as the flow's own pulses do.
+const FILLED_US: f64 = 3_000.0;
 /// Rates are taken over so many reports: shorter than a quarter of a pulse.
 const RATE_REPORTS: usize = 4;
 /// Steps of the delay rule, and the queueing delay that it keeps, microseconds.
@@ -52,6 +55,8 @@ struct NimbusFlow {
     /// Rates of sending, and of other traffic as they show it.
     sent: Series,
     others: Series,
+    /// What the queue adds to round trips.
+    waits: Series,
     is_competing: bool,
     /// Judgements in a row by which others are inelastic.
     calm: u32,
@@ -86,6 +91,7 @@ impl Algorithm for Nimbus {
             marks: VecDeque::new(),
             sent: Series::default(),
             others: Series::default(),
+            waits: Series::default(),
             is_competing: true,
             calm: 0,
             rate: 10.0 * info.cwnd as f64,
@@ -143,7 +149,8 @@ impl NimbusFlow {
         let swing = |series: &Series| series.swing(self.transform.as_ref());
         let (Some(others), Some(own)) = (swing(&self.others), swing(&self.sent)) else { return };
         let (eta, answer) = (others.elasticity(), others.pulses / own.pulses);
-        self.calm = if eta >= ELASTIC && answer >= ANSWER { 0 } else { self.calm + 1 };
+        let is_filled = self.waits.mean(SAMPLES) >= FILLED_US;
+        self.calm = if eta >= ELASTIC && answer >= ANSWER && is_filled { 0 } else { self.calm + 1 };
         let is_elastic = self.calm == 0 || self.is_competing && self.calm < CALM;
         if is_elastic != self.is_competing {
             let mode = if is_elastic { "others are elastic" } else { "others are inelastic" };
@@ -169,6 +176,7 @@ impl Flow for NimbusFlow {
         if let Some((arrived, sent)) = self.rates(told, rtt, acked) {
             self.link = self.link.max(arrived);
             self.note(told, sent, arrived);
+            self.waits.note(told, rtt - self.rtt_min);
         } else if self.link == 0.0 {
             return Ok(());
         }

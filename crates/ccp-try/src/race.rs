@@ -89,6 +89,8 @@ pub struct Race {
     pub flows: Vec<Flow>,
     /// Packets in the bottleneck's queue at each look.
     pub queue: Vec<usize>,
+    /// How long a packet that came to the bottleneck at that look would wait.
+    pub waits: Vec<Duration>,
     /// Packets that the bottleneck has lost or dropped.
     pub dropped: u64,
     /// Packets that the bottleneck has marked.
@@ -160,6 +162,7 @@ pub(crate) struct Stage {
     pub(crate) fabric: Fabric,
     watched: Vec<Watched>,
     queue: Vec<usize>,
+    waits: Vec<Duration>,
 }
 
 impl Stage {
@@ -174,6 +177,7 @@ impl Stage {
             fabric: Fabric::star_of(&arms, setting.seed, BEGIN),
             watched: Vec::new(),
             queue: Vec::new(),
+            waits: Vec::new(),
         };
         let members = stage.fabric.members.clone();
         stage.fabric.network.load(members[0].node, Load::new(Connections::Fresh).serving(PORT, 4096));
@@ -208,10 +212,12 @@ impl Stage {
     }
 
     fn look(&mut self, at: Instant) {
-        let Self { fabric, watched, queue } = self;
+        let Self { fabric, watched, queue, waits } = self;
         let receiver = fabric.members[0];
         let network = &mut fabric.network;
-        queue.push(network.link(receiver.router, receiver.node).map_or(0, |link| link.queued(at)));
+        let bottleneck = network.link(receiver.router, receiver.node);
+        queue.push(bottleneck.map_or(0, |link| link.queued(at)));
+        waits.push(bottleneck.map_or(Duration::ZERO, |link| link.wait(at)));
         for Watched { sender, number, flow } in watched {
             let received = network.tally.messages()[*number as usize].received;
             let seen = network.sight(sender.node, *number);
@@ -244,6 +250,7 @@ impl Stage {
             every,
             flows: self.watched.into_iter().map(|watched| watched.flow).collect(),
             queue: self.queue,
+            waits: self.waits,
             dropped: counters.dropped(),
             marked: counters.marked,
             events,

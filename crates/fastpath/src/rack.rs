@@ -11,6 +11,10 @@ use wire::{SackBlocks, TcpPacket};
 /// Most segments of reordering that `tcpi_reordering` reports (Linux's `tcp_max_reordering`).
 const REORDERING_MAX: u32 = 300;
 
+/// Two sendings of a segment are at least a round trip apart. From this least round trip on, microseconds, their timestamps, which count
+/// milliseconds, differ.
+const TOLD_FROM_US: u32 = 2_000;
+
 /// "DupThresh" (RFC 6675 section 2).
 pub(crate) const THRESHOLD: u32 = 3;
 
@@ -31,6 +35,8 @@ pub(crate) struct News {
     pub(crate) is_delayed: bool,
     /// Which sending filled the oldest gap, if the data there was retransmitted and the timestamp tells.
     pub(crate) oldest: Option<Sending>,
+    /// Round trip of the retransmission that filled the oldest gap, microseconds, if the timestamp tells that it was this one.
+    told_rtt: Option<u32>,
     /// The part of `bytes` that SACK blocks have reported.
     pub(crate) reported: u32,
     /// One after the last byte of what was delivered and sent once.
@@ -123,6 +129,9 @@ impl State {
                 news.rtt = None;
             }
             self.records.set(f.cold, range, None, 0);
+            if let Some(us) = news.told_rtt {
+                f.cold.sample_least_rtt(us, self.now);
+            }
             // RFC 2018 section 8: reported data begins exactly where the acknowledgement ends, so it would have been acknowledged too.
             let first = self.records.runs(f.cold).first();
             news.is_reneged = first.is_some_and(|run| run.kind == Kind::Held && run.left == ack);
@@ -197,11 +206,17 @@ impl State {
                     // echoed, or when it would have been faster than ever.
                     let is_older =
                         echo.is_some_and(|e| SeqNumber(e).is_before(SeqNumber(self.stamp(f, run.at))));
-                    let is_early = now.wrapping_sub(run.at) < f.cold.rtt_us_min;
+                    let us = now.wrapping_sub(run.at);
                     news.is_delayed |= is_older;
                     // The echo is that of the segment "that advanced the left edge of the window" (RFC 7323 section 4.3 in short);
                     // retransmitted segments above it, even if sent later, may have come before it.
-                    if piece.left == f.tx.snd_una && echo.is_some() && (is_older || !is_early) {
+                    let is_edge = piece.left == f.tx.snd_una && echo.is_some();
+                    // A new timestamp at the edge is proof. The retransmission may well be faster than ever: if all that was sent before
+                    // it is lost, it meets the first empty queue. Without it nothing else would show that loss.
+                    let is_told = is_edge && !is_older && f.cold.rtt_us_min >= TOLD_FROM_US;
+                    let is_early = us < f.cold.rtt_us_min && !is_told;
+                    news.told_rtt = news.told_rtt.or(is_told.then_some(us));
+                    if is_edge && (is_older || !is_early) {
                         news.oldest = Some(if is_older { Sending::First } else { Sending::Repeated });
                     }
                     if is_older || is_early {

@@ -209,6 +209,43 @@ fn a_retransmission_lost_in_its_turn_is_sent_again_when_later_segments_arrive() 
     assert_eq!((s.host.timeouts, s.host.core.counters().recoveries), (0, 1));
 }
 
+/// "Otherwise ... RTT < RACK.min_RTT: the ACK is for the original" (RFC 8985 section 6.2 step 2 in short) is a guess, which the echo of the
+/// retransmission's own timestamp refutes: when all that was sent before it is lost, it meets an empty queue and is faster than ever.
+#[test]
+fn a_retransmission_faster_than_ever_is_known_by_its_timestamp() {
+    for is_echoed in [true, false] {
+        let mut s = scene();
+        s.peer.ack(0, 0);
+        {
+            let mut record = s.host.keeper.lock(s.id);
+            let cold = record.parts().cold;
+            (cold.rtt_us_min, cold.rtt_us_min_next) = (u32::MAX, u32::MAX);
+        }
+        assert_eq!(s.send(&[7; MSS as usize]).len(), 1);
+        s.now = s.now.plus(Duration::from_ms(40));
+        s.reports(1, &[]);
+        s.poll();
+        assert_eq!(s.send(&[7; 6 * MSS as usize]).len(), 6);
+        let first = s.cold().timestamp(s.now);
+        // Segment 1 is lost, and 3 to 6, of which no report tells; so the peer is asked after two round trips.
+        s.now = s.now.plus(Duration::from_ms(40));
+        s.reports(1, &[(2, 3)]);
+        s.poll();
+        let mut again = Vec::new();
+        while again.is_empty() {
+            again = segments(&s.after(Duration::from_ms(1)));
+        }
+        assert_eq!(again[0], 1);
+        let second = s.cold().timestamp(s.now);
+        assert!(first < second);
+        s.now = s.now.plus(Duration::from_ms(39));
+        s.peer.ts = Some((2, if is_echoed { second } else { 0 }));
+        s.reports(3, &[]);
+        assert_eq!(segments(&s.poll()).first(), is_echoed.then_some(&3), "echoed: {is_echoed}");
+        assert_eq!(s.cold().rtt_us_min, if is_echoed { 39_000 } else { 40_000 });
+    }
+}
+
 /// RFC 6675 section 5 step C: as many as the pipe has room for, not one for each batch of acknowledgements.
 #[test]
 fn one_report_of_many_holes_sends_as_many_segments_as_the_pipe_lets_go() {

@@ -111,6 +111,12 @@ impl Model {
         self.queue.len() - self.queue.partition_point(|(left, _)| *left <= now)
     }
 
+    /// How long a packet offered at `now` would wait for those that have not left the line.
+    #[must_use]
+    pub fn wait(&self, now: Instant) -> Duration {
+        self.queue.back().map_or(Duration::ZERO, |(left, _)| left.since(now))
+    }
+
     /// Changes the configuration from now on. Packets on the way keep their times, and the random sequences go on.
     pub fn change(&mut self, config: LinkConfig) {
         if config.trace != self.config.trace

@@ -4,7 +4,7 @@ use crate::config::LinkConfig;
 use crate::counters::Counters;
 use crate::damage::apply;
 use crate::model::{Model, Passage, View};
-use base::Instant;
+use base::{Duration, Instant};
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
 
@@ -91,6 +91,12 @@ impl Link {
     #[must_use]
     pub fn queued(&self, now: Instant) -> usize {
         self.model.queued(now)
+    }
+
+    /// How long a frame offered at `now` would wait for the queue.
+    #[must_use]
+    pub fn wait(&self, now: Instant) -> Duration {
+        self.model.wait(now)
     }
 
     /// Number of frames on the way: in the queue, on the line, or propagating.

@@ -84,11 +84,11 @@ impl Trace {
         &self.name
     }
 
-    /// The mean rate in bits per second.
+    /// The mean rate in bits per second, rounded up: no line has a rate of 0.
     #[must_use]
     pub fn rate_mean(&self) -> u64 {
         let bits = self.times_ms.len() as u128 * u128::from(OPPORTUNITY_BYTES) * 8;
-        (bits * 1_000 / u128::from(self.period_ms().max(1))) as u64
+        (bits * 1_000).div_ceil(u128::from(self.period_ms().max(1))) as u64
     }
 
     fn period_ms(&self) -> u64 {
@@ -122,6 +122,12 @@ mod tests {
 
     fn at_ms(ms: u64) -> Instant {
         Instant::ZERO.plus(Duration::from_ms(ms))
+    }
+
+    #[test]
+    fn the_rate_of_a_line_that_hardly_ever_sends_is_not_0() {
+        assert_eq!(Trace::parse("t", "60059999").map(|trace| trace.rate_mean()), Ok(1));
+        assert_eq!(Trace::parse("t", "1\n2\n").map(|trace| trace.rate_mean()), Ok(12_000_000));
     }
 
     #[test]

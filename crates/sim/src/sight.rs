@@ -2,6 +2,7 @@
 
 use crate::host::Host;
 use crate::sockets::Fd;
+use base::Duration;
 
 /// The state of a sending flow at one time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,6 +15,8 @@ pub struct Sight {
     pub srtt_us: u32,
     /// Least round-trip time, microseconds; `u32::MAX` before the first sample.
     pub min_rtt_us: u32,
+    /// The retransmission timeout, before it is backed off.
+    pub rto: Duration,
     /// Bytes sent and not acknowledged.
     pub in_flight: u32,
     /// Bytes retransmitted so far.
@@ -33,6 +36,7 @@ impl Host {
             pace_rate: parts.cold.pace_rate,
             srtt_us: parts.cold.srtt_us,
             min_rtt_us: parts.cold.rtt_us_min,
+            rto: parts.cold.rto,
             in_flight: parts.tx.in_flight(),
             retransmitted_bytes: parts.cold.counters.retransmitted_bytes,
             timeouts: parts.cold.counters.timeouts,

@@ -30,6 +30,8 @@ pub struct HostSetting {
     pub ring_slots: usize,
     /// Bytes of each side's payload area: a multiple of 1 MiB.
     pub data_len: u64,
+    /// Whether a flow's window falls after a pause (RFC 5681 section 4.1).
+    pub slow_start_after_idle: bool,
     /// The agent that decides about all flows of a host, if there is one; each host has one of its own.
     pub agent: Option<AgentSetting>,
 }
@@ -39,7 +41,15 @@ impl HostSetting {
     #[must_use]
     pub fn new(algorithm: Algorithm) -> Self {
         let rates = RateSettings::default();
-        Self { algorithm, rates, flows: 62, ring_slots: RING_SLOTS, data_len: 16 << 20, agent: None }
+        Self {
+            algorithm,
+            rates,
+            flows: 62,
+            ring_slots: RING_SLOTS,
+            data_len: 16 << 20,
+            slow_start_after_idle: true,
+            agent: None,
+        }
     }
 
     fn host(&self, mac: [u8; 6], addr: Ipv4Addr, seed: u64, now: Instant) -> Host {
@@ -47,6 +57,7 @@ impl HostSetting {
         config.shared.rates = self.rates;
         config.shared.ring_slots = self.ring_slots;
         config.shared.ecn = true;
+        config.shared.slow_start_after_idle = self.slow_start_after_idle;
         // One slot is the control slot, and one flow more may be in TIME-WAIT.
         config.slots = (self.flows + 2).next_power_of_two().max(64);
         config.shared.flows = config.slots;

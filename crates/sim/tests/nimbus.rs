@@ -28,6 +28,8 @@ enum Others {
     Cubic(usize),
     /// Short flows of a Poisson process, percent of the link.
     Poisson(u64),
+    /// Messages of a short flow's length at equal distances, percent of the link, over connections that stay.
+    Even(u64),
 }
 
 impl Others {
@@ -36,6 +38,11 @@ impl Others {
         let end = BEGIN.plus(Duration::from_secs(SECONDS));
         match self {
             Self::Cubic(flows) => vec![Job::new(begin, to, u64::MAX); flows],
+            Self::Even(percent) => {
+                let every = Duration::from_ns(SHORT * 100 * 1_000_000_000 / (LINK * percent));
+                let times = std::iter::successors(Some(begin), |at| Some(at.plus(every)));
+                times.take_while(|at| *at < end).map(|at| Job::new(at, to, SHORT)).collect()
+            }
             Self::Poisson(percent) => {
                 let per_second = (LINK * percent / 100) as f64 / SHORT as f64;
                 let times = Arrivals::Poisson(per_second).draw(rng, begin, end);
@@ -70,13 +77,14 @@ fn elastic_part(others: Others, seed: u64) -> f64 {
     let mut fabric = Fabric::star_of(&arms, seed, BEGIN);
     let [to, own, other] = [0, 1, 2].map(|i| fabric.members[i]);
     let network = &mut fabric.network;
-    network.load(to.node, Load::new(Connections::Fresh).serving(PORT, 256));
+    let connections = if matches!(others, Others::Even(_)) { Connections::Kept } else { Connections::Fresh };
+    network.load(to.node, Load::new(connections).serving(PORT, 256));
     let mut jobs = vec![Job::new(BEGIN, to.socket(), u64::MAX)];
     network.tally.enter(&mut jobs);
     network.load(own.node, Load::new(Connections::Fresh).sending(jobs));
     let mut jobs = others.jobs(to.socket(), &mut rng);
     network.tally.enter(&mut jobs);
-    network.load(other.node, Load::new(Connections::Fresh).sending(jobs));
+    network.load(other.node, Load::new(connections).sending(jobs));
     network.run_until(BEGIN.plus(Duration::from_secs(SECONDS)));
     assert_eq!(network.tally.failed, 0);
     let own = network.machine(own.node).unwrap().host().unwrap().agent().unwrap();
@@ -125,5 +133,11 @@ fn cubic_is_elastic() {
 #[test]
 fn short_flows_at_random_are_inelastic() {
     let (right, parts) = right(|seed| Others::Poisson(20 + 4 * seed));
+    assert!(right >= 9, "{parts:?}");
+}
+
+#[test]
+fn short_flows_at_equal_distances_are_inelastic() {
+    let (right, parts) = right(|seed| Others::Even(20 + 4 * seed));
     assert!(right >= 9, "{parts:?}");
 }

@@ -1,6 +1,6 @@
 //! Numbers from what a run has seen of its flows over time: periods, dips, cuts, spreads, quartiles.
 
-use base::Seed;
+use base::{Duration, Seed};
 use ccp_try::{Race, Sample};
 use sim::statistics::percentile;
 
@@ -12,8 +12,8 @@ const PULSE: f64 = 1.1;
 const DIP: f64 = 4.5;
 /// A window that falls below this share of the last one was cut.
 const CUT: f64 = 0.9;
-/// The seed of the trace: the same on every machine.
-const TRACE_SEED: u64 = 0x6365_6C6C;
+/// The seed of the first trace: the same on every machine.
+const TRACE_SEED: u64 = 0x6365_6C6B;
 /// Length of the trace; it repeats.
 const TRACE_MS: u64 = 60_000;
 /// Least and greatest rate of the trace, bytes per millisecond, and how long it keeps each.
@@ -108,8 +108,9 @@ pub fn spread(race: &Race) -> f64 {
     looks.map(|look| f64::from(of_look(look)) / SEGMENT).fold(0.0, f64::max)
 }
 
-/// Quartiles of the throughput of the first flow between looks, Mbit/s, and of its smoothed round-trip time, milliseconds; without the first
-/// two seconds.
+/// Quartiles of the throughput of the first flow between looks, Mbit/s, and of the path's round-trip time with what the bottleneck's queue adds,
+/// milliseconds; without the first two seconds. The flow's own round-trip time is no measure: how many samples its datapath takes, and so how fast it
+/// follows, depends on the algorithm.
 pub fn distributions(race: &Race) -> ([f64; 3], [f64; 3]) {
     let every = race.every.as_ns() as f64 / 1e9;
     let samples = race.flows.first().map_or(&[][..], |flow| &flow.samples);
@@ -118,7 +119,9 @@ pub fn distributions(race: &Race) -> ([f64; 3], [f64; 3]) {
         .iter()
         .zip(seen.iter().skip(1))
         .map(|(a, b)| (b.received - a.received) as f64 * 8.0 / every / 1e6);
-    let delays = seen.iter().map(|sample| f64::from(sample.rtt_us) / 1e3);
+    let ms = |time: &Duration| time.as_ns() as f64 / 1e6;
+    let waits = race.waits.get((2.0 / every) as usize..).unwrap_or_default();
+    let delays = waits.iter().map(|wait| ms(&race.setting.path.rtt) + ms(wait));
     (quartiles_of(rates.collect()), quartiles_of(delays.collect()))
 }
 
@@ -127,9 +130,10 @@ fn quartiles_of(mut values: Vec<f64>) -> [f64; 3] {
     [0.25, 0.5, 0.75].map(|share| percentile(&values, share).unwrap_or(f64::NAN))
 }
 
-/// The text of a made trace: the rate of a line wanders between 2 and 24 Mbit/s, in the manner of a cellular line's.
-pub fn cell_trace() -> String {
-    let mut rng = Seed::new(TRACE_SEED);
+/// The text of a made trace: the rate of a line wanders between 2 and 24 Mbit/s, in the manner of a cellular line's. Each seed has
+/// its own: a minute has only half a dozen losses.
+pub fn cell_trace(seed: u64) -> String {
+    let mut rng = Seed::new(TRACE_SEED + seed);
     let [least, most] = TRACE_RATES;
     let (mut rate, mut credit, mut text) = (most / 2.0, 0.0, String::new());
     for ms in 1..=TRACE_MS {
@@ -179,9 +183,10 @@ mod tests {
 
     #[test]
     fn the_trace_is_a_trace_of_changing_rates() {
-        let text = cell_trace();
+        let text = cell_trace(1);
         let trace = link::Trace::parse("cell", &text).expect("a trace");
         assert!((2_000_000..24_000_000).contains(&trace.rate_mean()), "{}", trace.rate_mean());
-        assert_eq!(text, cell_trace());
+        assert_eq!(text, cell_trace(1));
+        assert_ne!(text, cell_trace(2));
     }
 }

@@ -7,15 +7,20 @@
     (k_ms 0)
     (is_waiting false)
     (est 0)                             # Reno's window, in thousandths of a byte (section 4.3)
-    (recover_us 0)                      # until then losses belong to the last reduction, and the window does not grow
+    (is_calm true)                      # the acknowledgement that ends a recovery is of old data, and lets nothing grow
+    # Of what was under way at the last reduction, the bytes that are not acknowledged yet: before they are, losses belong to that reduction,
+    # and the window does not grow.
+    (recover 0)
     (rtt 100000)
     (alpha 529)                         # 3 (1 - 0.7) / (1 + 0.7), in thousandths
     (target 0))
 (when true
     (:= Report.lost (+ Report.lost Ack.lost_pkts_sample))
+    (:= is_calm (&& (== recover 0) (== Ack.lost_pkts_sample 0)))
+    (:= recover (- recover (min recover Ack.bytes_acked)))
     (:= rtt (if (!= Flow.rtt_sample_us +infinity) Flow.rtt_sample_us))
     (fallthrough))
-(when (|| Flow.was_timeout (&& (> Ack.lost_pkts_sample 0) (>= Ack.now recover_us)))
+(when (|| Flow.was_timeout (&& (> Ack.lost_pkts_sample 0) (== recover 0)))
     (:= Report.prior Cwnd)
     (:= ssthresh (max (* 0.7 Cwnd) (* 2 mss)))
     (:= w_max Cwnd)
@@ -23,23 +28,23 @@
     (:= est (* 1000 Cwnd))
     (:= alpha 529)
     (:= is_waiting true)
-    (:= recover_us (+ Ack.now rtt))
+    (:= recover (+ Flow.bytes_in_flight (+ Ack.bytes_misordered (* mss Ack.lost_pkts_sample))))
     (reset)                             # the time of the curve
     (report)
     (fallthrough))
 (when Flow.was_timeout
     (:= Report.timeout true)
-    (:= recover_us 0)
+    (:= recover 0)
     (:= is_waiting false)
     (:= k_ms 0)
     (:= w_max ssthresh)
     (:= Cwnd mss)
     (fallthrough))
-(when (&& (&& (== Ack.lost_pkts_sample 0) (>= Ack.now recover_us)) (< Cwnd ssthresh))
+(when (&& is_calm (< Cwnd ssthresh))
     (:= Cwnd (+ Cwnd Ack.bytes_acked))
     (reset)
     (fallthrough))
-(when (&& (&& (== Ack.lost_pkts_sample 0) (>= Ack.now recover_us)) (>= Cwnd ssthresh))
+(when (&& is_calm (>= Cwnd ssthresh))
     (:= alpha (if (>= est (* 1000 Report.prior)) 1000))
     (:= est (+ est (/ (* alpha (* Ack.bytes_acked mss)) Cwnd)))
     (:= Cwnd (max Cwnd (/ est 1000)))

@@ -4,27 +4,30 @@
     (mss 1448)
     (ssthresh +infinity)
     (credit 0)                          # bytes acknowledged since the window grew last
-    (recover_us 0)                      # until then losses belong to the last reduction, and the window does not grow
-    (rtt 100000))
+    (is_calm true)                      # the acknowledgement that ends a recovery is of old data, and lets nothing grow
+    # Of what was under way at the last reduction, the bytes that are not acknowledged yet: before they are, losses belong to that reduction,
+    # and the window does not grow.
+    (recover 0))
 (when true
     (:= Report.lost (+ Report.lost Ack.lost_pkts_sample))
-    (:= rtt (if (!= Flow.rtt_sample_us +infinity) Flow.rtt_sample_us))
+    (:= is_calm (&& (== recover 0) (== Ack.lost_pkts_sample 0)))
+    (:= recover (- recover (min recover Ack.bytes_acked)))
     (fallthrough))
-(when (|| Flow.was_timeout (&& (> Ack.lost_pkts_sample 0) (>= Ack.now recover_us)))
+(when (|| Flow.was_timeout (&& (> Ack.lost_pkts_sample 0) (== recover 0)))
     (:= ssthresh (max (/ Cwnd 2) (* 2 mss)))
     (:= Cwnd ssthresh)
     (:= credit 0)
-    (:= recover_us (+ Ack.now rtt))
+    (:= recover (+ Flow.bytes_in_flight (+ Ack.bytes_misordered (* mss Ack.lost_pkts_sample))))
     (fallthrough))
 (when Flow.was_timeout
     (:= Report.timeout true)
-    (:= recover_us 0)
+    (:= recover 0)
     (:= Cwnd mss)
     (fallthrough))
-(when (&& (&& (== Ack.lost_pkts_sample 0) (>= Ack.now recover_us)) (< Cwnd ssthresh))
+(when (&& is_calm (< Cwnd ssthresh))
     (:= Cwnd (+ Cwnd Ack.bytes_acked))
     (fallthrough))
-(when (&& (&& (== Ack.lost_pkts_sample 0) (>= Ack.now recover_us)) (>= Cwnd ssthresh))
+(when (&& is_calm (>= Cwnd ssthresh))
     (:= credit (+ credit Ack.bytes_acked))
     (fallthrough))
 (when (>= credit Cwnd)

@@ -99,6 +99,9 @@ impl Transfers {
             flows: 2_046,
             ring_slots: 1_024,
             data_len: 512 << 20,
+            // "To ensure that the kernel-native congestion control ran under the same conditions as the CCP implementation, we disabled
+            // the slow-start-after-idle option" (section 7.1.2).
+            slow_start_after_idle: false,
             agent,
             ..HostSetting::new(Algorithm::Reno)
         };
