@@ -4,10 +4,10 @@
 //! only does TCP; for comparison it also runs in the service's thread (inline).
 
 use crate::bars::{self, Bar, Limit, Measure};
-use crate::rig::{Account, Application, Far, Heard, Rig, Served, Setup};
+use crate::rig::{Account, Application, ClosedLoop, Far, Rig, Served, Setup};
 use crate::samples::{Sample, Samples};
 use crate::{Options, Report, clock};
-use anyhow::{Context, bail};
+use anyhow::Context;
 use std::time::Duration;
 
 const REQUEST: usize = 64;
@@ -16,9 +16,6 @@ const CONNECTIONS: [u32; 5] = [1, 64, 1024, 16_384, 64_000];
 pub const FRAMES: usize = 512;
 /// The rate with the most connections must be at least this share of the best rate.
 const KEEP: f64 = 0.93;
-
-/// The largest share of the replies' bytes that may be retransmitted.
-const AGAIN_MOST: f64 = 0.02;
 
 /// Where the application runs: the system's name in the report, and whether it runs inline.
 const PLACES: [(&str, bool); 2] = [(BESIDE, false), ("inline", true)];
@@ -112,44 +109,30 @@ pub fn one(setup: Setup, time: Duration) -> anyhow::Result<(Seen, Served)> {
     let mut client = Client {
         far: Far::new(port, setup.connections, REQUEST),
         application,
-        heard: Vec::new(),
-        rpcs: 0,
-        odd: 0,
+        requests: ClosedLoop::new(REQUEST),
         far_ns: 0,
         application_ns: 0,
     };
     let outcome = client.establish(setup.connections).map(|()| {
         (0..setup.connections).for_each(|connection| client.far.request(connection));
         client.run(time / 4);
-        let before = (clock::now_ns(), rig.shared.account(), client.rpcs, client.far.frames_seen);
+        let before = (clock::now_ns(), rig.shared.account(), client.requests.rpcs, client.far.frames_seen);
         (client.far_ns, client.application_ns) = (0, 0);
         client.run(time);
         let mut spent = rig.shared.account().since(before.1);
         spent.application_ns += client.application_ns;
         Seen {
             elapsed_ns: clock::now_ns() - before.0,
-            rpcs: client.rpcs - before.2,
+            rpcs: client.requests.rpcs - before.2,
             spent,
             far_ns: client.far_ns,
             frames: client.far.frames_seen - before.3,
-            all_rpcs: client.rpcs,
+            all_rpcs: client.requests.rpcs,
         }
     });
     let served = rig.stop()?;
     let seen = outcome?;
-    // A handshake's round trip is much shorter than one through a full queue, so each connection may send one or two tail loss probes; more
-    // if a thread loses its core for milliseconds. A run with many probes measures something else.
-    let probes = 2 * u64::from(setup.connections) * REQUEST as u64;
-    let again =
-        served.retransmitted.saturating_sub(probes) as f64 / (client.rpcs.max(1) * REQUEST as u64) as f64;
-    if client.odd > 0 || again > AGAIN_MOST || seen.rpcs == 0 {
-        bail!(
-            "{} replies, {} of them of another length than asked for, {} bytes sent again",
-            seen.rpcs,
-            client.odd,
-            served.retransmitted
-        );
-    }
+    client.requests.check(setup.connections, seen.rpcs, served.retransmitted)?;
     Ok((seen, served))
 }
 
@@ -157,10 +140,7 @@ pub fn one(setup: Setup, time: Duration) -> anyhow::Result<(Seen, Served)> {
 struct Client {
     far: Far,
     application: Option<Application>,
-    heard: Vec<Heard>,
-    rpcs: u64,
-    /// Replies of a wrong length.
-    odd: u64,
+    requests: ClosedLoop,
     far_ns: u64,
     application_ns: u64,
 }
@@ -180,13 +160,7 @@ impl Client {
         let mut at = clock::now_ns();
         let until = at + time.as_nanos() as u64;
         while at < until {
-            let is_busy = self.far.round(&mut self.heard);
-            for heard in self.heard.drain(..) {
-                let Heard::Bytes { client, len } = heard else { continue };
-                self.rpcs += 1;
-                self.odd += u64::from(len != REQUEST as u32);
-                self.far.request(client);
-            }
+            let is_busy = self.requests.round(&mut self.far);
             let before = at;
             at = clock::now_ns();
             self.far_ns += if is_busy { at - before } else { 0 };

@@ -7,11 +7,13 @@
 //! ```
 
 mod application;
+mod closed_loop;
 mod far;
 mod near;
 mod several;
 
 pub use application::Application;
+pub use closed_loop::ClosedLoop;
 pub use far::{Far, Heard, TCP_AT};
 pub use near::{Account, Near, Parts, Served, Shared};
 pub use several::{Lane, several};

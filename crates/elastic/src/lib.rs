@@ -53,7 +53,7 @@ pub trait Machine: Send + Debug {
 pub struct Past {
     /// When the change was decided.
     pub at: Instant,
-    /// The change.
+    /// How many cores serve since then, and why.
     pub change: Change,
 }
 
@@ -153,7 +153,7 @@ impl Elastic {
         self.loads.busy()
     }
 
-    /// Moves so far.
+    /// Counts of moves since the beginning.
     pub fn counts(&self) -> Counts {
         self.counts
     }

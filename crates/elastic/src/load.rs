@@ -1,11 +1,10 @@
 //! The load of cores: each core's thread writes its own, the control thread reads all. Says when a core is so busy that the control thread must
 //! look.
 
+use crate::scaler::WINDOW;
 use base::{Duration, Instant};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// Time over which a core judges whether it is busy.
-const WINDOW: Duration = Duration::from_ms(10);
 /// A core is busy from this share of the window on, percent.
 const BUSY_FROM: u64 = 80;
 

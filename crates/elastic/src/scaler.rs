@@ -14,7 +14,7 @@ use base::{Duration, Instant};
 use serde::Serialize;
 use std::fmt;
 
-/// Time between two samples of the load.
+/// Time between two samples of the load, and over which a core judges whether it is busy.
 pub const WINDOW: Duration = Duration::from_ms(10);
 /// A core is added below so many idle cores, and removed above so many, in thousandths (TAS, section 3.4).
 const IDLE_LOW: i64 = 200;

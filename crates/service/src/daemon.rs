@@ -287,12 +287,13 @@ impl Service {
             tracing::info!("no application is left; this private service leaves");
             self.over = true;
         }
-        self.carry_out();
-        // Detaching processes may have closed flows.
-        self.registry.pump();
-        while !self.registry.outputs.is_empty() {
+        loop {
             self.carry_out();
+            // Detaching processes may have closed flows.
             self.registry.pump();
+            if self.registry.outputs.is_empty() {
+                break;
+            }
         }
     }
 

@@ -266,7 +266,7 @@ impl Registry {
         self.wake(family, context);
     }
 
-    /// Wakes a context.
+    /// Wakes that context of a family.
     pub fn wake(&self, family: u32, context: u32) {
         if context == TRUST_CONTEXT {
             // A deputy waits there: the core that relays reads the doorbells of all deputies.
@@ -288,7 +288,7 @@ impl Registry {
         }
     }
 
-    /// Wakes a core.
+    /// Wakes the core of that index.
     pub fn wake_core(&self, core: usize) {
         self.outputs.add(Output::Wake(self.cores[core].bell()));
     }

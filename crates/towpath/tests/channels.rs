@@ -325,10 +325,11 @@ fn one_or_all_of_a_sessions_connections_die_and_no_socket_notices() {
             let left = dead.saturating_sub(lost());
             if left > 0 {
                 // The frames of a load show what is to be killed; each byte of the load is checked.
-                let _killer = world.run_on_kernel(1, "rst.py", &["v1", PORT, &left.to_string()]);
+                let mut killer = world.run_on_kernel(1, "rst.py", &["v1", PORT, &left.to_string()]);
                 let mut load = world.run(0, "require", "load.py", &[ADDRESSES[1], "5000"]);
                 load.until("done");
                 assert!(load.running.0.wait().unwrap().success());
+                assert!(killer.line().starts_with("sees"));
             }
             left == 0
         });

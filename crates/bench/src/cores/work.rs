@@ -1,8 +1,8 @@
 //! RPCs on one core and on two: how many, and the processor time of each.
 
-use crate::rig::{Heard, Lane, Setup, several};
+use crate::rig::{ClosedLoop, Lane, Setup, several};
 use crate::{affinity, clock};
-use anyhow::{anyhow, bail};
+use anyhow::anyhow;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicUsize, Ordering::AcqRel, Ordering::Acquire};
 use std::thread;
@@ -10,13 +10,11 @@ use std::thread;
 const REQUEST: usize = 64;
 /// The most frames in flight in each direction of a lane.
 const FRAMES: usize = 512;
-/// The largest share of the replies' bytes that may be sent again.
-const AGAIN_MOST: f64 = 0.02;
 
 /// Where the work is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// One core.
+    /// One core with a slow path.
     One,
     /// Two cores of one service.
     Two,
@@ -105,37 +103,27 @@ impl Pace {
 /// One thread: opens its connections, warms up with the others, and measures.
 fn run(mut lane: Lane, connections: u32, time_ns: u64, pace: &Pace) -> anyhow::Result<Done> {
     let opened = lane.establish(connections);
-    let mut traffic = Traffic { lane, heard: Vec::new(), rpcs: 0, odd: 0 };
+    let mut traffic = Traffic { lane, requests: ClosedLoop::new(REQUEST) };
     (0..connections).for_each(|connection| traffic.lane.far.request(connection));
     traffic.wait(&pace.opened, pace.threads);
     traffic.run(time_ns / 4);
-    let before = (clock::now_ns(), cpu_ns(), traffic.rpcs);
+    let before = (clock::now_ns(), cpu_ns(), traffic.requests.rpcs);
     traffic.run(time_ns);
     let done = Done {
-        rpcs: traffic.rpcs - before.2,
+        rpcs: traffic.requests.rpcs - before.2,
         cpu_ns: cpu_ns() - before.1,
         wall_ns: clock::now_ns() - before.0,
     };
     traffic.wait(&pace.measured, pace.threads);
     opened?;
-    let probes = 2 * u64::from(connections) * REQUEST as u64;
-    let again = traffic.lane.retransmitted().saturating_sub(probes) as f64;
-    if traffic.odd > 0 || done.rpcs == 0 || again > AGAIN_MOST * (traffic.rpcs * REQUEST as u64) as f64 {
-        bail!(
-            "{} replies, {} of another length than asked for, {again} bytes sent again",
-            done.rpcs,
-            traffic.odd
-        );
-    }
+    traffic.requests.check(connections, done.rpcs, traffic.lane.service.retransmitted())?;
     Ok(done)
 }
 
 /// The closed loop of one thread: each reply is followed by the next request.
 struct Traffic {
     lane: Lane,
-    heard: Vec<Heard>,
-    rpcs: u64,
-    odd: u64,
+    requests: ClosedLoop,
 }
 
 impl Traffic {
@@ -150,13 +138,8 @@ impl Traffic {
     fn run(&mut self, time_ns: u64) {
         let until = clock::now_ns() + time_ns;
         while clock::now_ns() < until {
-            self.lane.round(&mut self.heard);
-            for heard in self.heard.drain(..) {
-                let Heard::Bytes { client, len } = heard else { continue };
-                self.rpcs += 1;
-                self.odd += u64::from(len != REQUEST as u32);
-                self.lane.far.request(client);
-            }
+            self.lane.service.round();
+            self.requests.round(&mut self.lane.far);
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::clock;
 use base::Instant;
 use cycles::{Spent, Switch, Ticks};
 use fastpath::{Cause, Core, Meter, Part};
-use flow::{AppRegion, ExceptionReceiver, Flows};
+use flow::{AppRegion, CommandSender, ExceptionReceiver, Flows};
 use port::Port;
 use port_memory::MemoryPort;
 use queue::stream;
@@ -21,7 +21,7 @@ use wire::{Endpoint, MacAddr};
 /// Bytes of each side's data area per connection: a small ring, plus one more ring (retired but still in use) for every fourth.
 const DATA_PER_CONNECTION: u64 = 5 << 10;
 const DATA_MIN: u64 = 16 << 20;
-pub(super) const BACKLOG: u32 = 128;
+const BACKLOG: u32 = 128;
 
 /// State that both threads access.
 #[derive(Debug, Default)]
@@ -131,17 +131,9 @@ impl Near {
         let flows = Arc::new(Flows::new(shared.clone(), [3, 4]));
         let (exception_tx, exceptions) = flow::exceptions(shared.ring_slots);
         let (command_tx, command_rx) = flow::commands(shared.ring_slots);
-        let config = Config {
-            mac: MacAddr(NEAR_MAC),
-            addresses: vec![OwnAddress { addr: NEAR.0.into(), prefix_len: 8 }],
-            secret: [7; 16],
-            ..Config::default()
-        };
         let core = Core::new(0, flows.clone(), exception_tx, command_rx, port.capabilities());
-        let mut slow = SlowPath::new(config, flows, vec![command_tx], Instant::ZERO);
         let region = region(slots)?;
-        slow.add_region(0, &region);
-        slow.listen(Endpoint::new(NEAR.0.into(), NEAR.1), 1, BACKLOG).expect("the address is ours and free");
+        let slow = slow_path(flows, vec![command_tx], &region);
         let (news, hears) = channel();
         let application = Application::new(region.clone(), CONTEXT, hears);
         let free = (1..slots).rev().collect();
@@ -239,6 +231,24 @@ impl Near {
     fn clear(&self, slot: u32) {
         clear(&self.region, slot, CONTEXT);
     }
+}
+
+/// A slow path that listens at [`NEAR`], for applications in that region.
+pub(super) fn slow_path(
+    flows: Arc<Flows>,
+    commands: Vec<CommandSender>,
+    region: &Arc<AppRegion>,
+) -> SlowPath {
+    let config = Config {
+        mac: MacAddr(NEAR_MAC),
+        addresses: vec![OwnAddress { addr: NEAR.0.into(), prefix_len: 8 }],
+        secret: [7; 16],
+        ..Config::default()
+    };
+    let mut slow = SlowPath::new(config, flows, commands, Instant::ZERO);
+    slow.add_region(0, region);
+    slow.listen(Endpoint::new(NEAR.0.into(), NEAR.1), 1, BACKLOG).expect("the address is ours and free");
+    slow
 }
 
 /// Resets both halves of a slot of the application with that context.

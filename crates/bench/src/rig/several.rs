@@ -9,30 +9,36 @@
 //! ```
 
 use super::application::{CONTEXT, News};
-use super::near::{BACKLOG, clear, region};
-use super::{Application, FAR_MAC, Far, Heard, NEAR, NEAR_MAC, Setup};
+use super::near::{clear, region, slow_path};
+use super::{Application, FAR_MAC, Far, NEAR_MAC, Setup};
 use crate::clock;
 use base::Instant;
 use fastpath::{Core, Others};
 use flow::{AppRegion, ExceptionReceiver, Flows};
 use port::{Capabilities, Port};
 use port_memory::{LinkOptions, MemoryPort, link};
-use slowpath::{Config, Event, OwnAddress, Owner, SlowPath};
+use slowpath::{Event, Owner, SlowPath};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use wire::{Endpoint, MacAddr};
 
 /// The first address of the clients of each lane: the third byte of the first lane's, and the distance to the next.
 const FIRST_HOST: u8 = 1;
 const HOSTS: u8 = 16;
 
-/// A core with its own application and far end, for one thread.
+/// A core with its own application, and the far end of its port, for one thread.
 pub struct Lane {
+    /// What the thread does for the service.
+    pub service: Service,
+    /// The clients.
+    pub far: Far,
+}
+
+/// The part of the service that one thread serves.
+pub struct Service {
     core: Core,
     port: MemoryPort,
     application: Application,
-    pub far: Far,
     /// The first lane's slow path.
     control: Option<Control>,
 }
@@ -72,34 +78,31 @@ pub fn several(cores: u8, setup: Setup, request_len: usize) -> anyhow::Result<Ve
         let (tell, hears) = channel();
         let application = Application::new(region.clone(), CONTEXT + index as u32, hears);
         let far = Far::at(far, FIRST_HOST + HOSTS * index as u8, setup.connections, request_len);
-        lanes.push(Lane { core, port, application, far, control: None });
+        lanes.push(Lane { service: Service { core, port, application, control: None }, far });
         commands.push(command_tx);
         exceptions.push(exception_rx);
         news.push(tell);
     }
-    let config = Config {
-        mac: MacAddr(NEAR_MAC),
-        addresses: vec![OwnAddress { addr: NEAR.0.into(), prefix_len: 8 }],
-        secret: [7; 16],
-        ..Config::default()
-    };
-    let mut slow = SlowPath::new(config, flows, commands, Instant::ZERO);
-    slow.add_region(0, &region);
-    slow.listen(Endpoint::new(NEAR.0.into(), NEAR.1), 1, BACKLOG).expect("the address is ours and free");
+    let slow = slow_path(flows, commands, &region);
     let free = (1..slots).rev().collect();
-    lanes[0].control = Some(Control { slow, exceptions, region, free, news });
+    lanes[0].service.control = Some(Control { slow, exceptions, region, free, news });
     Ok(lanes)
 }
 
 impl Lane {
-    /// One round of all that the thread has; `heard`: what came to the far end.
-    pub fn round(&mut self, heard: &mut Vec<Heard>) {
-        self.serve();
-        self.far.round(heard);
+    /// Opens all connections. The first lane's thread must serve meanwhile.
+    ///
+    /// # Errors
+    /// When that takes too long.
+    pub fn establish(&mut self, count: u32) -> anyhow::Result<()> {
+        let Self { service, far } = self;
+        far.establish(count, || service.round())
     }
+}
 
-    /// One round of the service's part.
-    pub fn serve(&mut self) {
+impl Service {
+    /// One round of the core, the application, and the slow path if it is here.
+    pub fn round(&mut self) {
         let now = Instant::from_ns(clock::now_ns());
         self.core.round(now, &mut self.port, &mut ());
         // Nothing sleeps here.
@@ -108,22 +111,7 @@ impl Lane {
         self.application.round();
     }
 
-    /// Opens all connections. The first lane's thread must serve meanwhile.
-    ///
-    /// # Errors
-    /// When that takes too long.
-    pub fn establish(&mut self, count: u32) -> anyhow::Result<()> {
-        let Self { core, port, application, far, control } = self;
-        far.establish(count, || {
-            let now = Instant::from_ns(clock::now_ns());
-            core.round(now, port, &mut ());
-            core.wakes().for_each(drop);
-            control.iter_mut().for_each(|control| control.round(now));
-            application.round();
-        })
-    }
-
-    /// Bytes that its core has sent again.
+    /// Bytes that the core has sent again.
     pub fn retransmitted(&self) -> u64 {
         self.core.counters().retransmitted_bytes
     }

@@ -25,8 +25,8 @@ use control::{AcceptRecord, KernelReason, RegionInfo, Reply, SocketOptions};
 use flow::Limits;
 use queue::stream::{raise, watch};
 use rustix::io::Errno;
+use shm::Side;
 use shm::half_flags::{ERRNO_SHIFT, FAILED, OPEN};
-use shm::{Side, TRUST_CONTEXT};
 use slowpath::{Connect, FlowOptions, PendingId};
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -106,12 +106,7 @@ impl Registry {
         let size = Size { slots: SLOTS.min(self.config.region_slots), data_len: self.config.region_data };
         let region = AppRegion::create(id, index, OWNER, size, bells, Limits::none(), self.now)
             .map_err(|_| failed(Errno::NOMEM))?;
-        for (core, bell) in region.bells[1..].iter().enumerate() {
-            self.command(core, Command::Watch(bell.clone(), Some(index)));
-        }
-        self.bells.set_region(index, Some(OWNER));
-        self.bells.set_context(OWNER, TRUST_CONTEXT, Some(self.cores[ENGINE_CORE].bell()));
-        self.tcp.slow.add_region(index, &region.memory.area);
+        self.introduce_region(&region, OWNER, ENGINE_CORE);
         let memory = region.memory.clone();
         self.regions.insert(id, AppRegion { sealed: true, ..region });
         let Settings { rules, allowed, port, is_shared, channels, .. } = settings;
@@ -159,6 +154,11 @@ impl Registry {
 
     fn say(&self, say: Say) {
         self.command(ENGINE_CORE, Command::Channels(say));
+    }
+
+    /// As [`Self::say`], for what the caller waits for: it goes before what is still to be carried out.
+    fn say_at_once(&self, say: Say) {
+        self.cores[ENGINE_CORE].say(Command::Channels(say));
     }
 
     /// Connects over the port: by channel where rules and peer allow, else by plain TCP.
@@ -485,7 +485,7 @@ impl Registry {
     pub fn channels_seen(&self) -> Option<Snapshot> {
         self.channels.as_ref()?;
         let (ask, answer) = channel();
-        self.cores[ENGINE_CORE].say(Command::Channels(Say::Report(ask)));
+        self.say_at_once(Say::Report(ask));
         answer.recv_timeout(Duration::from_millis(100)).ok()
     }
 
@@ -508,7 +508,7 @@ impl Registry {
         if self.channels.is_none() {
             return;
         }
-        self.cores[ENGINE_CORE].say(Command::Channels(Say::Shut));
+        self.say_at_once(Say::Shut);
         let (mut left, pause) = (SHUT_TIME, Duration::from_millis(5));
         while !left.is_zero() && self.channels_seen().is_some_and(|seen| seen.census.sockets > 0) {
             std::thread::sleep(pause);

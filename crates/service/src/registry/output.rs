@@ -24,7 +24,7 @@ impl Outputs {
         }
     }
 
-    /// Takes the oldest.
+    /// Takes what is to be done first.
     pub fn take(&self) -> Option<Output> {
         self.0.borrow_mut().pop_front()
     }

@@ -243,6 +243,17 @@ impl Registry {
         Size { slots: self.config.region_slots, data_len: self.config.region_data }
     }
 
+    /// Makes a new region of that family known to the bells, the cores and the slow path. `core` reads its bell of [`TRUST_CONTEXT`].
+    pub fn introduce_region(&mut self, region: &AppRegion, family: u32, core: usize) {
+        let index = region.memory.index;
+        self.bells.set_region(index, Some(family));
+        self.bells.set_context(family, TRUST_CONTEXT, Some(self.cores[core].bell()));
+        for (core, bell) in region.bells[1..].iter().enumerate() {
+            self.command(core, Command::Watch(bell.clone(), Some(index)));
+        }
+        self.tcp.slow.add_region(index, &region.memory.area);
+    }
+
     fn open_region(&mut self, id: u32, room: u64) -> Answer {
         let Some(a) = self.applications.get(&id) else { return Answer::Silent };
         if a.region.is_some() {
@@ -267,12 +278,7 @@ impl Registry {
                 return Answer::refused(Errno::NOMEM, &e.to_string());
             }
         };
-        self.bells.set_region(index as u16, Some(family));
-        self.bells.set_context(family, TRUST_CONTEXT, Some(self.cores[0].bell()));
-        for (core, bell) in region.bells[1..].iter().enumerate() {
-            self.command(core, Command::Watch(bell.clone(), Some(index as u16)));
-        }
-        self.tcp.slow.add_region(index as u16, &region.memory.area);
+        self.introduce_region(&region, family, RELAY_CORE);
         arm(region.memory.region());
         region.memory.region().header().cycles.store(self.counting.word(), Ordering::Relaxed);
         let info = RegionInfo::of(&region.memory.region().layout().params, Side::One, true);

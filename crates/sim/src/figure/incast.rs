@@ -1,6 +1,6 @@
 //! Figure 13: four machines send over many connections to one; what each connection gets in each tenth of a second.
 
-use super::{BEGIN, Law, dropped, link};
+use super::{BEGIN, Law, dropped, link, poisson_gap};
 use crate::load::{Connections, Job, Load};
 use crate::statistics::{jain, percentile};
 use crate::topology::{Fabric, HostSetting, PORT};
@@ -102,9 +102,7 @@ impl Incast {
         for (i, sender) in members[1..].iter().enumerate() {
             let mut at = BEGIN;
             let mut next = || -> Instant {
-                // Exponential, as the times of a Poisson process.
-                let u = (1 + rng.below(1 << 53)) as f64 / (1u64 << 53) as f64;
-                at = at.plus(Duration::from_ns((-u.ln() * GAP_NS as f64) as u64));
+                at = at.plus(poisson_gap(&mut rng, GAP_NS as f64));
                 at
             };
             let count = (self.flows as usize + SENDERS - 1 - i) / SENDERS;

@@ -17,7 +17,8 @@ pub use transfers::{Transfers, TransfersResult};
 
 use crate::load::Message;
 use crate::network::Network;
-use base::{Duration, Instant};
+use crate::statistics::percentile;
+use base::{Duration, Instant, Seed};
 use congestion::{Algorithm, RateSettings};
 use link::{Amount, LinkConfig};
 
@@ -41,6 +42,24 @@ fn link(delay_us: u64) -> LinkConfig {
     let mut link = LinkConfig::rated(10_000_000_000, Duration::from_us(delay_us));
     (link.queue_packets, link.ecn_threshold) = (Some(1_000), Some(Amount::Packets(65)));
     link
+}
+
+/// A time between two events of a Poisson process, which come `mean_ns` apart on average.
+fn poisson_gap(rng: &mut Seed, mean_ns: f64) -> Duration {
+    let u = (1 + rng.below(1 << 53)) as f64 / (1u64 << 53) as f64;
+    Duration::from_ns((-u.ln() * mean_ns) as u64)
+}
+
+/// Percentiles of the times that messages took, in units of `unit_ns` nanoseconds; NaN where no message has arrived.
+fn percentiles<'a, const N: usize>(
+    messages: impl IntoIterator<Item = &'a Message>,
+    shares: [f64; N],
+    unit_ns: f64,
+) -> [f64; N] {
+    let took = messages.into_iter().filter_map(Message::took);
+    let mut took: Vec<f64> = took.map(|took| took.as_ns() as f64 / unit_ns).collect();
+    took.sort_by(f64::total_cmp);
+    shares.map(|share| percentile(&took, share).unwrap_or(f64::NAN))
 }
 
 /// Mean completion times, microseconds; NaN where there is no such flow.

@@ -1,12 +1,11 @@
 //! Figures 14 and 15: a load that rises beyond one core and falls again, while the number of cores follows it; and what a change of their number
 //! costs a steady flow. In virtual time, with a cost for each packet; the state machine, the moves and the fast path are the service's.
 
-use super::{BEGIN, dropped};
+use super::{BEGIN, dropped, percentiles, poisson_gap};
 use crate::host::{Host, HostConfig};
 use crate::load::{Connections, Job, Load, Message};
 use crate::network::{Network, NodeId};
 use crate::processors::ProcessorSetting;
-use crate::statistics::percentile;
 use base::{Duration, Instant, Seed};
 use link::LinkConfig;
 use std::net::{IpAddr, SocketAddr};
@@ -191,16 +190,10 @@ impl Steps {
         };
         let (during, outside): (Vec<&Message>, Vec<&Message>) =
             messages.iter().filter(|message| begin <= message.began).partition(is_during);
-        let p99 = [p99(&outside), p99(&during)];
-        ChangesResult { p99, during: during.len(), changes: CHANGES, lost, held }
+        let [p99_outside] = percentiles(outside, [0.99], 1e3);
+        let [p99_during] = percentiles(during.iter().copied(), [0.99], 1e3);
+        ChangesResult { p99: [p99_outside, p99_during], during: during.len(), changes: CHANGES, lost, held }
     }
-}
-
-fn p99(messages: &[&Message]) -> f64 {
-    let times = messages.iter().filter_map(|message| message.took());
-    let mut times: Vec<f64> = times.map(|took| took.as_ns() as f64 / 1e3).collect();
-    times.sort_by(f64::total_cmp);
-    percentile(&times, 0.99).unwrap_or(f64::NAN)
 }
 
 impl World {
@@ -211,8 +204,7 @@ impl World {
         for client in 0..CLIENTS {
             let mut at = from;
             loop {
-                let u = (1 + self.rng.below(1 << 53)) as f64 / (1u64 << 53) as f64;
-                at = at.plus(Duration::from_ns((-u.ln() * each) as u64));
+                at = at.plus(poisson_gap(&mut self.rng, each));
                 if until <= at {
                     break;
                 }

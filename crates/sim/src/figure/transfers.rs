@@ -1,10 +1,9 @@
 //! CCP's figure 11: messages of very different lengths over connections that stay, across one long link: completion times. The paper has 50
 //! connections; here a message takes one that is idle, or a new one if there is none.
 
-use super::{BEGIN, LONG};
+use super::{BEGIN, LONG, percentiles};
 use crate::agents::{AgentMaker, AgentSetting, Mind};
-use crate::load::{Arrivals, Connections, Job, Load, Message, Sizes};
-use crate::statistics::percentile;
+use crate::load::{Arrivals, Connections, Job, Load, Sizes};
 use crate::topology::{Arm, Fabric, HostSetting, PORT};
 use base::{Duration, Seed};
 use congestion::Algorithm;
@@ -81,7 +80,10 @@ impl Transfers {
         network.load(sender.node, Load::new(Connections::Kept).sending(jobs));
         let _ = network.run_to_end(end.plus(PATIENCE));
         let messages = network.tally.messages();
-        let of = |is_wanted: fn(u64) -> bool| percentiles(messages, is_wanted);
+        let of = |is_wanted: fn(u64) -> bool| {
+            let wanted = messages.iter().filter(|message| is_wanted(message.bytes));
+            percentiles(wanted, [0.5, 0.75, 0.95], 1e6)
+        };
         TransfersResult {
             all: of(|_| true),
             short: of(|bytes| bytes <= SHORT),
@@ -113,13 +115,6 @@ impl Transfers {
         let sender = Arm { host: host(agent), up: plain.clone(), down: plain };
         Fabric::star_of(&[receiver, sender], self.seed, BEGIN)
     }
-}
-
-fn percentiles(messages: &[Message], is_wanted: fn(u64) -> bool) -> [f64; 3] {
-    let took = messages.iter().filter(|message| is_wanted(message.bytes)).filter_map(Message::took);
-    let mut took: Vec<f64> = took.map(|took| took.as_ns() as f64 / 1e6).collect();
-    took.sort_by(f64::total_cmp);
-    [0.5, 0.75, 0.95].map(|share| percentile(&took, share).unwrap_or(f64::NAN))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A server whose packets cost time, and whose cores come and go with the load: clients begin and end at times that the seed draws.
+//! A server on which packets cost time and cores come and go with the load. Clients begin and end at times that the seed draws.
 
 use super::named::Options;
 use super::setting::{Event, MachineSetting, Setting};
