@@ -1,6 +1,7 @@
 //! One channel of a session after its handshake: what has come of a frame, the chunks that wait for its transport, and whether its peer is
 //! alive. Knows nothing of sockets.
 
+use core::net::IpAddr;
 use std::collections::VecDeque;
 
 use base::Instant;
@@ -43,6 +44,8 @@ pub(crate) enum Own {
 pub(crate) struct Channel {
     pub number: Number,
     pub id: ChannelId,
+    /// The peer's address.
+    pub address: IpAddr,
     pub deframer: Deframer,
     pub waiting: VecDeque<Waiting>,
     /// Sum of the bytes in `waiting`.
@@ -65,10 +68,11 @@ pub(crate) fn free(channels: &mut [Channel], on: Number, bytes: u64) {
 }
 
 impl Channel {
-    pub fn new(now: Instant, number: Number, id: ChannelId, deframer: Deframer) -> Self {
+    pub fn new(now: Instant, number: Number, (id, address): (ChannelId, IpAddr), deframer: Deframer) -> Self {
         Self {
             number,
             id,
+            address,
             deframer,
             waiting: VecDeque::new(),
             unsent: 0,

@@ -35,9 +35,9 @@ pub fn receive<T: Transport>(
 ) -> bool {
     hub.tick(now);
     while let Some(wanted) = hub.poll_create() {
-        match transport.create(wanted.peer, metadata) {
-            Ok(channel) => hub.created(now, wanted.session, channel),
-            Err(Gone) => hub.not_created(now, wanted.session),
+        match transport.create(wanted.address, metadata) {
+            Ok(channel) => hub.created(now, wanted, channel),
+            Err(Gone) => hub.not_created(now, wanted),
         }
     }
     let mut has_more = false;

@@ -14,6 +14,7 @@ use crate::greeting::Greeting;
 use crate::hello::{Class, FEATURES, Hello, VERSION};
 use crate::lane::Lane;
 use crate::limits::{FRAME_MAX, GREETINGS_MAX, GREETINGS_OF_PEER, SESSIONS_MAX_DEFAULT, SOCKETS_MAX_DEFAULT};
+use crate::paths::Paths;
 use crate::proof::Key;
 use crate::runs::Number;
 use crate::scheduler::Policy;
@@ -45,6 +46,8 @@ pub struct Config {
     pub sockets_max: u32,
     /// Most sessions with all peers together.
     pub sessions_max: usize,
+    /// Hosts with several addresses: each host's addresses. A session with one of them has channels to all of them.
+    pub hosts: Vec<Vec<IpAddr>>,
     /// How sockets that need low latency are placed.
     pub latency: Policy,
     /// How bulk data is placed.
@@ -64,6 +67,7 @@ impl Config {
             largest_frame: FRAME_MAX,
             sockets_max: SOCKETS_MAX_DEFAULT,
             sessions_max: SESSIONS_MAX_DEFAULT,
+            hosts: Vec::new(),
             latency: Policy::Sticky,
             throughput: Policy::Shortest,
         }
@@ -74,6 +78,12 @@ impl Config {
             Class::Latency => self.latency,
             Class::Throughput => self.throughput,
         }
+    }
+
+    /// All addresses of the host with that one, which comes first.
+    fn paths(&self, now: Instant, peer: IpAddr) -> Paths {
+        let host = self.hosts.iter().find(|host| host.contains(&peer));
+        Paths::new(now, peer, host.into_iter().flatten().copied())
     }
 }
 
@@ -241,6 +251,13 @@ impl Hub {
         self.places.iter().filter(move |(_, place)| place.session == id.0).map(|(channel, _)| *channel)
     }
 
+    /// The session that a channel is in, or is made for; `None`: the peer has made it, and its handshake is not over.
+    #[must_use]
+    pub fn session_of(&self, channel: ChannelId) -> Option<SessionId> {
+        let place = self.places.get(&channel).map(|place| place.session);
+        place.or_else(|| self.greetings.get(&channel)?.session).map(SessionId)
+    }
+
     /// The class of the sockets on that channel; `None`: the channel is in its handshake, or gone.
     #[must_use]
     pub fn class_of(&self, channel: ChannelId) -> Option<Class> {
@@ -358,8 +375,8 @@ impl Hub {
         for id in due.drain(..) {
             let Some(entry) = self.sessions.get_mut(&id) else { continue };
             entry.session.tick(now);
-            while entry.session.poll_create(now) {
-                self.wanted.push_back(Wanted { session: SessionId(id), peer: entry.peer });
+            while let Some(address) = entry.session.poll_create(now) {
+                self.wanted.push_back(Wanted { session: SessionId(id), address });
             }
             self.settle(id);
         }
@@ -382,27 +399,28 @@ impl Hub {
         greetings.chain(sessions).min().unwrap_or(Instant::NEVER)
     }
 
-    /// The next session that needs a channel, found by [`tick`](Self::tick): the caller makes one to that peer, and then calls
+    /// The next session that needs a channel, found by [`tick`](Self::tick): the caller makes one to that address, and then calls
     /// [`created`](Self::created) or [`not_created`](Self::not_created).
     pub fn poll_create(&mut self) -> Option<Wanted> {
         self.wanted.pop_front()
     }
 
     /// The channel that a session needs is being made.
-    pub fn created(&mut self, now: Instant, session: SessionId, channel: ChannelId) {
+    pub fn created(&mut self, now: Instant, wanted: Wanted, channel: ChannelId) {
+        let Wanted { session, address } = wanted;
         let nonce = self.random();
         let Some(entry) = self.sessions.get(&session.0) else { return self.doomed.push_back(channel) };
         let is_join = entry.session.is_heard();
         let ask = Hello { is_join, session: session.0, nonce, ..self.hello(entry.class) };
-        let greeting = Greeting::ask(now, entry.peer, ask, self.secret.of_session(session.0));
+        let greeting = Greeting::ask(now, address, ask, self.secret.of_session(session.0));
         self.due_at = self.due_at.min(greeting.deadline);
         self.greetings.insert(channel, greeting);
     }
 
     /// The channel that a session needs cannot be made now.
-    pub fn not_created(&mut self, now: Instant, session: SessionId) {
+    pub fn not_created(&mut self, now: Instant, Wanted { session, address }: Wanted) {
         if let Some(entry) = self.sessions.get_mut(&session.0) {
-            entry.session.not_made(now);
+            entry.session.not_made(now, address);
         }
         self.settle(session.0);
     }
@@ -483,7 +501,7 @@ impl Hub {
     fn add(&mut self, now: Instant, id: u128, peer: IpAddr, class: Class, lane: Option<Lane>) {
         let policy = self.config.policy(class);
         let settings = Settings { is_opener: lane.is_some(), sockets_max: self.config.sockets_max, policy };
-        let session = Session::new(now, settings);
+        let session = Session::new(now, settings, self.config.paths(now, peer));
         let entry = Entry { session, peer, lane, class, is_touched: false, is_over_told: false };
         self.sessions.insert(id, entry);
         self.due_at = self.due_at.min(now);
@@ -523,6 +541,6 @@ impl Hub {
 pub struct Wanted {
     /// The identifier of the session.
     pub session: SessionId,
-    /// The service to connect to.
-    pub peer: IpAddr,
+    /// The address of its peer to connect to.
+    pub address: IpAddr,
 }

@@ -5,7 +5,7 @@
 //!   ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 //!   virtual sockets                          session: sending, receiving, runs, intervals
 //!   scheduler                                lane (what may share), scheduler (which channel), scaling (how many channels)
-//!   channels                                 hub, greeting (handshake), channel, deframer, frame
+//!   channels                                 hub, greeting (handshake), paths (the peer's addresses), channel, deframer, frame
 //!   ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 //!   transport: create, destroy, enqueue, dequeue                                      TCP, or queues in memory
 //! ```
@@ -25,6 +25,7 @@ mod intervals;
 pub mod lane;
 pub mod limits;
 pub mod open;
+mod paths;
 pub mod proof;
 mod receiving;
 mod runs;

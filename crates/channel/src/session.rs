@@ -19,6 +19,7 @@ mod input;
 mod output;
 mod times;
 
+use core::net::IpAddr;
 use std::collections::{BTreeMap, VecDeque};
 
 use base::{Duration, Instant};
@@ -26,8 +27,9 @@ use base::{Duration, Instant};
 use crate::channel::{Channel, free};
 use crate::deframer::Deframer;
 use crate::hello::Agreed;
-use crate::limits::{CHANNELS_MAX, JOINS_A_SECOND, RECONNECT_TIME, RETRY_MIN, WINDOW_MAX};
+use crate::limits::{CHANNELS_MAX, JOINS_A_SECOND, RECONNECT_TIME, WINDOW_MAX};
 use crate::open::Open;
+use crate::paths::Paths;
 use crate::receiving::Tell;
 use crate::runs::Number;
 use crate::scheduler::{ChannelState, Policy, Scheduler};
@@ -106,11 +108,9 @@ pub struct Session {
     /// Channels that have joined since the second that began then.
     joined: u32,
     joined_since: Instant,
-    /// Number of channels that the session should have, and of those being made.
+    /// Number of channels that the session should have.
     wanted: usize,
-    pending: usize,
-    retry_at: Instant,
-    retry_pause: Duration,
+    paths: Paths,
     /// While no channel can be used: when the session is given up.
     alone_until: Instant,
     /// Since when there has been no socket.
@@ -141,9 +141,9 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session without a channel. The opener makes one at once.
+    /// A session without a channel. The opener makes one at once, and later one for each address of the peer.
     #[must_use]
-    pub(crate) fn new(now: Instant, settings: Settings) -> Self {
+    pub(crate) fn new(now: Instant, settings: Settings, paths: Paths) -> Self {
         let (own_next, peer_next) = if settings.is_opener { (1, 2) } else { (2, 1) };
         Self {
             settings,
@@ -155,10 +155,8 @@ impl Session {
             next_number: 0,
             joined: 0,
             joined_since: now,
-            wanted: 1,
-            pending: 0,
-            retry_at: now,
-            retry_pause: RETRY_MIN,
+            wanted: paths.len().min(CHANNELS_MAX),
+            paths,
             alone_until: now.plus(RECONNECT_TIME),
             idle_since: now,
             sockets: Sockets::default(),
@@ -278,11 +276,26 @@ impl Session {
     /// Wants that number of channels, at least one. Only the opener makes and ends channels.
     pub fn want_channels(&mut self, now: Instant, number: usize) {
         self.wanted = number.clamp(1, CHANNELS_MAX);
-        if self.settings.is_opener {
-            let mut open: Vec<&mut Channel> = self.channels.iter_mut().filter(|c| !c.is_closing()).collect();
-            open.drain(..).skip(self.wanted).for_each(Channel::close);
-            self.elect(now);
+        self.trim();
+        self.elect(now);
+    }
+
+    /// Ends channels beyond those wanted, each time the youngest of the address with the most.
+    fn trim(&mut self) {
+        if !self.settings.is_opener {
+            return;
         }
+        let open = |session: &Self| session.channels.iter().filter(|c| !c.is_closing()).count();
+        for _ in self.wanted..open(self) {
+            let channels = self.channels.iter().enumerate().filter(|(_, c)| !c.is_closing());
+            let last = channels.max_by_key(|(at, c)| (self.open_to(c.address), *at)).map(|(at, _)| at);
+            last.into_iter().for_each(|at| self.channels[at].close());
+        }
+    }
+
+    /// Number of channels to that address that are not closing.
+    fn open_to(&self, address: IpAddr) -> usize {
+        self.channels.iter().filter(|c| c.address == address && !c.is_closing()).count()
     }
 
     /// Opens and accepts no more sockets; the session ends after those it has.
@@ -321,9 +334,14 @@ impl Session {
     }
 
     /// Adds a channel whose handshake is done; `deframer` as the handshake left it.
-    pub(crate) fn join(&mut self, now: Instant, id: ChannelId, agreed: Agreed, deframer: Deframer) -> Number {
-        self.pending = self.pending.saturating_sub(1);
-        self.retry_pause = RETRY_MIN;
+    pub(crate) fn join(
+        &mut self,
+        now: Instant,
+        id: (ChannelId, IpAddr),
+        agreed: Agreed,
+        deframer: Deframer,
+    ) -> Number {
+        self.paths.made(id.1);
         self.agreed.get_or_insert(agreed);
         if now.since(self.joined_since) >= Duration::from_secs(1) {
             (self.joined, self.joined_since) = (0, now);
@@ -332,6 +350,7 @@ impl Session {
         let number = Number(self.next_number);
         self.next_number += 1;
         self.channels.push(Channel::new(now, number, id, deframer));
+        self.trim();
         self.elect(now);
         number
     }
@@ -348,7 +367,10 @@ impl Session {
         let Some(at) = self.position(number) else { return };
         let channel = self.channels.remove(at);
         self.doomed.push_back(channel.id);
-        self.counters.channels_lost += u64::from(!channel.is_closing());
+        if !channel.is_closing() {
+            self.counters.channels_lost += 1;
+            self.paths.lost(now, channel.address);
+        }
         if self.first == Some(number) {
             self.first = None;
         }
@@ -421,6 +443,17 @@ impl Session {
     /// The state of each channel, for reports and for tests.
     pub fn channels(&self) -> impl Iterator<Item = ChannelState> {
         self.channels.iter().map(Channel::state)
+    }
+
+    /// The channels with the addresses of the peer that they go to.
+    pub fn channels_by_address(&self) -> impl Iterator<Item = (ChannelId, IpAddr, ChannelState)> {
+        self.channels.iter().map(|channel| (channel.id, channel.address, channel.state()))
+    }
+
+    /// Number of addresses of the peer.
+    #[must_use]
+    pub fn addresses(&self) -> usize {
+        self.paths.len()
     }
 
     /// What the session has done.

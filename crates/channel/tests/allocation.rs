@@ -108,7 +108,7 @@ fn a_million_frames_allocate_nothing() {
     a.hub.tick(now);
     for channel in 1..=CHANNELS {
         let wanted = a.hub.poll_create().unwrap();
-        a.hub.created(now, wanted.session, ChannelId(channel));
+        a.hub.created(now, wanted, ChannelId(channel));
         b.hub.accepted(now, ChannelId(channel), peer_a, true);
     }
     let mut frames = 0;

@@ -9,7 +9,7 @@ use base::{Duration, Seed};
 use channel::Config;
 use channel::scheduler::Policy;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use support::lossy::Weather;
+use support::lossy::{Weather, address_on};
 use support::world::World;
 
 /// What a run does to the two services beside their work.
@@ -29,6 +29,11 @@ fn config(seed: &mut Seed) -> Config {
         secret: seed.chance(500_000).then(|| b"secret".to_vec()),
         largest_frame: 4_096 + seed.below(57_345) as u32,
         throughput: policies[seed.below(3) as usize],
+        hosts: if seed.chance(500_000) {
+            vec![]
+        } else {
+            (0..2).map(|host| (0..3).map(|way| address_on(host, way)).collect()).collect()
+        },
         ..Config::new([0; 32], 0)
     }
 }
@@ -56,6 +61,11 @@ fn run(number: u64, trouble: Trouble) -> World {
         }
         if seed.chance(kills) {
             world.net.borrow_mut().kill(seed.chance(300_000));
+        }
+        if trouble == Trouble::Channels && seed.chance(20_000) {
+            // The first way is the only one to begin a session over.
+            let way = (1 + seed.below(4)) as u8;
+            world.net.borrow_mut().kill_way(Some(way).filter(|way| *way < 3));
         }
         if seed.chance(40_000) {
             let channels = 1 + seed.below(4) as usize;

@@ -49,8 +49,8 @@ impl Pair {
         hubs[0].tick(now);
         let mut pair = Self { now, hubs, id, events: Default::default(), accepts: true };
         for channel in [FIRST, SECOND] {
-            assert!(pair.hubs[0].poll_create().is_some());
-            pair.hubs[0].created(now, id, channel);
+            let wanted = pair.hubs[0].poll_create().unwrap();
+            pair.hubs[0].created(now, wanted, channel);
             pair.hubs[1].accepted(now, channel, own, true);
             (0..3).for_each(|_| pair.exchange(&[channel]));
         }

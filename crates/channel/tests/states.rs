@@ -145,8 +145,9 @@ fn of_ours(reset: bool) -> (Scene, ChannelId) {
     let session = scene.hub.session(id).unwrap();
     let socket = session.open(5, to, WINDOW).unwrap();
     scene.hub.tick(scene.now);
-    assert_eq!(scene.hub.poll_create().unwrap().session, id);
-    scene.hub.created(scene.now, id, channel);
+    let wanted = scene.hub.poll_create().unwrap();
+    assert_eq!(wanted.session, id);
+    scene.hub.created(scene.now, wanted, channel);
     let ask = Hello::parse(&scene.reply(channel)[HEADER_LEN..]).unwrap();
     let answer = Hello { nonce: [9; 16], ..ask };
     let SessionId(number) = id;

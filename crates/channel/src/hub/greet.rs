@@ -4,7 +4,7 @@ use core::net::IpAddr;
 
 use base::Instant;
 
-use super::{Hub, Place};
+use super::{Hub, Place, SessionId, Wanted};
 use crate::bytes::Input;
 use crate::greeting::Heard;
 use crate::hello::{Agreed, Hello};
@@ -35,8 +35,11 @@ impl Hub {
             Heard::Confirmed { ask, agreed } => self.confirmed(now, channel, &ask, agreed),
             Heard::Refused(why) => self.refused(now, channel, why),
             Heard::MustRefuse(why) => {
-                if let Some(id) = self.greetings.get(&channel).and_then(|greeting| greeting.session) {
-                    self.end_opening(now, id, Ended::Refused(why));
+                let greeting = self.greetings.get(&channel);
+                if let Some((id, peer)) =
+                    greeting.and_then(|greeting| Some((greeting.session?, greeting.peer)))
+                {
+                    self.end_opening(now, id, peer, Ended::Refused(why));
                 }
                 self.refuse(channel, why);
             }
@@ -100,11 +103,11 @@ impl Hub {
         let (peer, session) = (greeting.peer, greeting.session.unwrap_or_default());
         let known = self.sessions.get(&session).and_then(|entry| entry.session.agreed());
         if known.is_some_and(|known| known.epoch != agreed.epoch) {
-            self.end(now, session, Ended::Restarted);
+            self.stranger(now, session, peer);
             return self.refuse(channel, Refusal::UnknownSession);
         }
         if self.has_newer(Some(peer), agreed.epoch) {
-            self.end_opening(now, session, Ended::Refused(Refusal::OldEpoch));
+            self.end_opening(now, session, peer, Ended::Refused(Refusal::OldEpoch));
             return self.refuse(channel, Refusal::OldEpoch);
         }
         self.end_older(now, peer, agreed.epoch);
@@ -136,7 +139,7 @@ impl Hub {
         let Some(greeting) = self.greetings.remove(&channel) else { return };
         match self.sessions.get_mut(&id).filter(|entry| entry.session.ended().is_none()) {
             Some(entry) => {
-                let number = entry.session.join(now, channel, agreed, greeting.deframer);
+                let number = entry.session.join(now, (channel, greeting.peer), agreed, greeting.deframer);
                 self.places.insert(channel, Place { session: id, number });
                 self.touch(id);
             }
@@ -160,13 +163,23 @@ impl Hub {
         self.settle(id);
     }
 
+    /// The service at that address does not know the session. At the session's own address its peer has restarted; at another one there may be
+    /// another host.
+    fn stranger(&mut self, now: Instant, id: u128, address: IpAddr) {
+        if self.sessions.get(&id).is_some_and(|entry| entry.peer == address) {
+            self.end(now, id, Ended::Restarted);
+        } else {
+            self.not_created(now, Wanted { session: SessionId(id), address });
+        }
+    }
+
     /// Ends a session that has no channel yet; of one that has had some, the attempt to get another has failed.
-    fn end_opening(&mut self, now: Instant, id: u128, why: Ended) {
+    fn end_opening(&mut self, now: Instant, id: u128, address: IpAddr, why: Ended) {
         let Some(entry) = self.sessions.get_mut(&id) else { return };
         if entry.session.agreed().is_none() {
             self.end(now, id, why);
         } else {
-            entry.session.not_made(now);
+            entry.session.not_made(now, address);
             self.settle(id);
         }
     }
@@ -176,9 +189,9 @@ impl Hub {
         let Some(greeting) = self.greetings.remove(&channel) else { return };
         match greeting.session {
             Some(id) if greeting.is_join && why == Refusal::UnknownSession => {
-                self.end(now, id, Ended::Restarted);
+                self.stranger(now, id, greeting.peer);
             }
-            Some(id) => self.end_opening(now, id, Ended::Refused(why)),
+            Some(id) => self.end_opening(now, id, greeting.peer, Ended::Refused(why)),
             None => {}
         }
         self.refusals.greetings += 1;
@@ -189,7 +202,7 @@ impl Hub {
     fn reject(&mut self, now: Instant, channel: ChannelId, violation: Violation) {
         let Some(greeting) = self.greetings.remove(&channel) else { return };
         if let Some(id) = greeting.session {
-            self.end_opening(now, id, Ended::Violation(violation));
+            self.end_opening(now, id, greeting.peer, Ended::Violation(violation));
         }
         self.refusals.greetings += 1;
         self.doomed.push_back(channel);
@@ -199,7 +212,7 @@ impl Hub {
     pub(super) fn give_up(&mut self, now: Instant, channel: ChannelId) {
         let Some(greeting) = self.greetings.remove(&channel) else { return };
         if let Some(id) = greeting.session {
-            self.not_created(now, super::SessionId(id));
+            self.not_created(now, Wanted { session: SessionId(id), address: greeting.peer });
         }
         self.doomed.push_back(channel);
     }

@@ -1,9 +1,11 @@
 //! What a session does because time has passed, and when it must be asked again.
 
+use core::net::IpAddr;
+
 use base::Instant;
 
 use super::{Ended, Session};
-use crate::limits::{CHANNELS_MAX, IDLE_TIME, RECONNECT_TIME, REPEAT_PAUSE, RETRY_MAX};
+use crate::limits::{CHANNELS_MAX, IDLE_TIME, RECONNECT_TIME, REPEAT_PAUSE};
 use crate::runs::Number;
 use crate::sockets::{Stage, owed};
 
@@ -67,30 +69,40 @@ impl Session {
             return Instant::NEVER;
         }
         let channels = self.channels.iter().map(|channel| channel.deadline()).min().unwrap_or(Instant::NEVER);
-        let retry = if self.wants_channel() { self.retry_at } else { Instant::NEVER };
+        let create = self.create_at().unwrap_or(Instant::NEVER);
         let idle = match self.is_empty() {
             true if self.draining.is_ours => self.idle_since.plus(RECONNECT_TIME),
             true if self.settings.is_opener => self.idle_since.plus(IDLE_TIME),
             _ => Instant::NEVER,
         };
-        [channels, retry, idle, self.alone_until, self.ack_at, self.repeat_at]
+        [channels, create, idle, self.alone_until, self.ack_at, self.repeat_at]
             .into_iter()
             .min()
             .unwrap_or(Instant::NEVER)
     }
 
-    fn wants_channel(&self) -> bool {
-        let open = self.channels.iter().filter(|channel| !channel.is_closing()).count();
-        let needs_more =
-            open + self.pending < self.wanted && self.channels.len() + self.pending < CHANNELS_MAX;
-        self.settings.is_opener && self.ended.is_none() && needs_more
+    /// From when on the next channel may be made; `None`: the session has as many as it should have.
+    fn create_at(&self) -> Option<Instant> {
+        let (open, pending) =
+            (self.channels.iter().filter(|channel| !channel.is_closing()).count(), self.paths.pending());
+        // The other addresses wait until the peer knows the session.
+        let is_alone = !self.is_heard && self.paths.len() > 1;
+        let wanted = if is_alone { 1 } else { self.wanted };
+        let may_make = self.channels.len() + pending < CHANNELS_MAX;
+        match self.settings.is_opener && self.ended.is_none() && may_make {
+            true if open + pending < wanted => Some(self.paths.due(!self.is_heard)),
+            true if pending == 0 && self.is_heard => self.paths.uneven(|address| self.open_to(address)),
+            _ => None,
+        }
     }
 
-    /// True: the caller must make a channel to the peer now, and then call [`join`](Self::join) or [`not_made`](Self::not_made).
-    pub(crate) fn poll_create(&mut self, now: Instant) -> bool {
-        let is_due = self.wants_channel() && self.retry_at <= now;
-        self.pending += usize::from(is_due);
-        is_due
+    /// The address of the peer to which the caller must make a channel now. Then the caller calls [`join`](Self::join) or
+    /// [`not_made`](Self::not_made).
+    pub(crate) fn poll_create(&mut self, now: Instant) -> Option<IpAddr> {
+        self.create_at().filter(|at| *at <= now)?;
+        let address = self.paths.next(now, !self.is_heard, |address| self.open_to(address))?;
+        self.paths.begin(address);
+        Some(address)
     }
 
     /// True when the peer has sent something in this session, so that it knows the session.
@@ -98,10 +110,8 @@ impl Session {
         self.is_heard
     }
 
-    /// A channel could not be made, or its handshake failed.
-    pub(crate) fn not_made(&mut self, now: Instant) {
-        self.pending = self.pending.saturating_sub(1);
-        self.retry_at = now.plus(self.retry_pause);
-        self.retry_pause = self.retry_pause.times(2).min(RETRY_MAX);
+    /// A channel to that address could not be made, or its handshake failed.
+    pub(crate) fn not_made(&mut self, now: Instant, address: IpAddr) {
+        self.paths.not_made(now, address);
     }
 }

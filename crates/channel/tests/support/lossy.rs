@@ -12,7 +12,19 @@ use std::rc::Rc;
 
 /// The address of a host.
 pub fn address(host: usize) -> IpAddr {
-    IpAddr::from([10, 0, 0, 1 + host as u8])
+    address_on(host, 0)
+}
+
+/// The address of a host on one of its ways to the other.
+pub fn address_on(host: usize, way: u8) -> IpAddr {
+    IpAddr::from([10, 0, way, 1 + host as u8])
+}
+
+/// The host with that address, and the way that it is on.
+fn place_of(address: IpAddr) -> (usize, u8) {
+    let IpAddr::V4(v4) = address else { panic!("{address} is no host's") };
+    let [_, _, way, host] = v4.octets();
+    (usize::from(host) - 1, way)
 }
 
 /// How bad the network is.
@@ -38,6 +50,7 @@ struct Pipe {
 struct Wire {
     /// The two hosts, the one that made the wire first.
     hosts: [usize; 2],
+    way: u8,
     connected_at: Instant,
     is_accepted: bool,
     /// Bytes from each end.
@@ -61,6 +74,10 @@ pub struct Net {
     pub enqueued: u64,
     /// Bytes that each wire has taken.
     pub carried: BTreeMap<u32, u64>,
+    /// The same of the wires of each way.
+    pub carried_on: BTreeMap<u8, u64>,
+    /// Nothing comes through on that way any more, and no end is told.
+    dead: Option<u8>,
 }
 
 impl Net {
@@ -74,6 +91,8 @@ impl Net {
             next: 0,
             enqueued: 0,
             carried: BTreeMap::new(),
+            carried_on: BTreeMap::new(),
+            dead: None,
         }))
     }
 
@@ -100,6 +119,12 @@ impl Net {
     /// From now on, the wires that there are deliver nothing, and no end is told.
     pub fn mute(&mut self) {
         self.wires.values_mut().for_each(|wire| wire.is_mute = true);
+    }
+
+    /// From now on, a way delivers nothing; `None`: all do, but for wires of the time before.
+    pub fn kill_way(&mut self, way: Option<u8>) {
+        self.dead = way;
+        self.wires.values_mut().for_each(|wire| wire.is_mute |= Some(wire.way) == way);
     }
 
     /// Kills the wires of a host that has died.
@@ -151,7 +176,7 @@ impl Net {
             wire.hosts[1] == host && !wire.is_accepted && wire.connected_at <= now && !wire.is_destroyed[1]
         })?;
         wire.is_accepted = true;
-        Some((ChannelId(2 * id + 1), address(wire.hosts[0])))
+        Some((ChannelId(2 * id + 1), address_on(wire.hosts[0], wire.way)))
     }
 
     /// When something happens next.
@@ -203,16 +228,18 @@ impl Transport for Host {
         if net.weather.is_cut || net.seed.chance(net.weather.create_fails) {
             return Err(Gone);
         }
-        let connected_at = net.now.plus(net.delay());
-        let other = usize::from(peer == address(1));
+        let (other, way) = place_of(peer);
+        let is_dead = net.dead == Some(way);
+        let connected_at = if is_dead { Instant::NEVER } else { net.now.plus(net.delay()) };
         let wire = Wire {
             hosts: [self.host, other],
+            way,
             connected_at,
             is_accepted: false,
             pipes: Default::default(),
             dead_at: [Instant::NEVER; 2],
             is_destroyed: [false; 2],
-            is_mute: false,
+            is_mute: is_dead,
         };
         net.next += 1;
         net.wires.insert(net.next, wire);
@@ -274,7 +301,9 @@ impl Transport for Host {
             pipe.under_way += len;
         }
         net.enqueued += u64::from(len > 0);
+        let way = wire.way;
         *net.carried.entry(id).or_default() += len as u64;
+        *net.carried_on.entry(way).or_default() += len as u64;
         Ok(len)
     }
 
