@@ -3,11 +3,12 @@
 //!
 //! ```text
 //!   control thread    rules, peers    which connections go by channel        core 0    engine     one hub, driven once a round
-//!                     control         slots, listeners, connections                    ends       applications' slots as byte streams
+//!                     control         slots, listeners                                ends       applications' slots as byte streams
 //!                                                                                      flows      channels' connections
 //! ```
 //! The crate `channel` decides about frames, sessions and channels; nothing here does.
 
+mod connections;
 pub(crate) mod control;
 pub(crate) mod ends;
 pub(crate) mod engine;
@@ -17,6 +18,7 @@ pub(crate) mod report;
 pub(crate) mod rules;
 pub(crate) mod scale;
 pub(crate) mod snapshot;
+mod stale;
 #[cfg(test)]
 mod world;
 

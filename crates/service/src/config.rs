@@ -12,7 +12,8 @@ pub use link::Link;
 use crate::channels::rules::ChannelRule;
 use crate::choice::Choices;
 use crate::config::values::{
-    AgentPlace, ChannelCount, Congestion, Cores, CoresChoice, Mac, Network, PortChoice, PortKind, Rate,
+    AgentPlace, ChannelCount, Congestion, Cores, CoresChoice, HostAddresses, Mac, Network, PortChoice,
+    PortKind, Rate,
 };
 use crate::policy::{self, Door, Limits, Policy, Source};
 use crate::privilege::User;
@@ -181,6 +182,10 @@ options! {
     /// channels]
     #[arg(env = "TOWPATH_CHANNEL_PEERS", value_delimiter = ',', value_name = "ADDRESS/PREFIX")]
     channel_peers: Vec<Network>,
+    /// Hosts with several addresses, each as ADDRESS+ADDRESS..: channels go over all addresses of a host, and one that dies moves its bytes to
+    /// the others. The list may be the same at all hosts [default: none]
+    #[arg(env = "TOWPATH_CHANNEL_ADDRESSES", value_delimiter = ',', value_name = "ADDRESS+ADDRESS")]
+    channel_addresses: Vec<HostAddresses>,
     /// TCP port for channels, the same at all hosts [default: 7117]
     #[arg(env = "TOWPATH_CHANNEL_PORT", value_name = "PORT")]
     channel_port: NonZeroU16,
@@ -191,7 +196,8 @@ options! {
     /// none but those of programs with TOWPATH_CHANNEL]
     #[arg(env = "TOWPATH_CHANNEL_RULES", value_delimiter = ',', value_name = "RULE")]
     channel_rules: Vec<ChannelRule>,
-    /// TCP connections of each session of channels, from 1 to 16, or auto: as the load of the cores asks [default: auto]
+    /// TCP connections of each session of channels, from 1 to 16, or auto: one for each address of the peer, and more as the load of the cores
+    /// asks [default: auto]
     #[arg(env = "TOWPATH_CHANNEL_COUNT", value_name = "N|auto")]
     channel_count: ChannelCount,
     ["Faults of the port, for tests"]

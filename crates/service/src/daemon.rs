@@ -134,6 +134,7 @@ fn hub_of(settings: &Settings) -> Result<channel::Config, ServiceError> {
     let seed = tcp::random()?;
     Ok(channel::Config {
         secret: settings.secret.clone(),
+        hosts: settings.hosts.clone(),
         ..channel::Config::new(seed, epoch.as_nanos() as u64)
     })
 }

@@ -38,7 +38,8 @@ mod sys;
 mod tcp;
 
 pub use config::values::{
-    AgentPlace, ChannelCount, Congestion, Cores, CoresChoice, Mac, Network, PortChoice, PortKind, Rate,
+    AgentPlace, ChannelCount, Congestion, Cores, CoresChoice, HostAddresses, Mac, Network, PortChoice,
+    PortKind, Rate,
 };
 pub use config::{AgentSettings, Config, Link, Options, Sharing};
 pub use daemon::Service;

@@ -261,7 +261,9 @@ impl Registry {
     fn tcp_event(&mut self, event: Event) {
         match event {
             Event::Established { .. } | Event::ConnectFailed { .. } | Event::Closed { .. } => {}
-            Event::Incoming { token: TOKEN, remote, pending, .. } => self.channel_arrives(remote, pending),
+            Event::Incoming { token: TOKEN, local, remote, pending } => {
+                self.channel_arrives([local, remote], pending);
+            }
             Event::Incoming { local, remote, pending, .. } => self.incoming(local, remote, pending),
             Event::Released { region, slot } => self.flow_released(region, slot),
             Event::Violation { region, slot: _, what } => {

@@ -20,15 +20,15 @@ use channel::hub::Over;
 use channel::lane::{Lane, Sharing};
 use channel::open::{KEEPALIVE, NODELAY, Open};
 use channel::session::ECONNREFUSED;
-use channel::{ChannelId, Hub};
+use channel::{Hub, SessionId};
 use control::{AcceptRecord, KernelReason, RegionInfo, Reply, SocketOptions};
 use flow::Limits;
 use queue::stream::{raise, watch};
 use rustix::io::Errno;
 use shm::Side;
 use shm::half_flags::{ERRNO_SHIFT, FAILED, OPEN};
-use slowpath::{Connect, FlowOptions, PendingId};
-use std::collections::HashSet;
+use slowpath::Connect;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -39,7 +39,7 @@ const ENGINE_CORE: usize = 0;
 /// The slow path's name for the listeners at the channel port.
 pub const TOKEN: u64 = u64::MAX;
 /// Connections to the channel port that wait for this thread at once.
-const BACKLOG: u32 = 64;
+pub const BACKLOG: u32 = 64;
 /// Slots of the service's own region: a few channels for each of very many sessions.
 const SLOTS: u32 = 4_096;
 /// Bytes of each side of it that are present at first: rings of a few channels.
@@ -58,6 +58,8 @@ pub struct Channels {
     sharing: Sharing,
     /// The service's own region.
     pub own: u32,
+    /// The session of each channel that this host has made, by the slot of its connection.
+    pub placed: HashMap<u32, SessionId>,
     /// What is known of other hosts.
     pub peers: Peers,
     /// Both ends of each virtual socket of this host.
@@ -117,6 +119,7 @@ impl Registry {
             port,
             sharing,
             own: id,
+            placed: HashMap::new(),
             peers: Peers::default(),
             ends: HashSet::new(),
             counted: Counted::default(),
@@ -152,7 +155,8 @@ impl Registry {
         self.command(ENGINE_CORE, Command::Fed(region));
     }
 
-    fn say(&self, say: Say) {
+    /// Gives the engine a command.
+    pub fn say(&self, say: Say) {
         self.command(ENGINE_CORE, Command::Channels(say));
     }
 
@@ -267,27 +271,10 @@ impl Registry {
         Some(slot)
     }
 
-    /// A peer has made a connection to the channel port.
-    pub fn channel_arrives(&mut self, remote: Endpoint, pending: PendingId) {
-        let now = self.tcp_now();
-        self.tcp.slow.set_accept_room(TOKEN, BACKLOG as usize + 1);
-        let Some(channels) = &self.channels else { return self.tcp.slow.refuse(now, pending) };
-        let peer = SocketAddr::from(remote);
-        let (own, is_allowed) = (channels.own, channels.allows(peer));
-        let local = SocketAddr::new(crate::tcp::any_like(peer.ip()), channels.port);
-        let Some((slot, owner)) = self.take_flow_slot(own, self.new_flow(OWNER, [local, peer], None)) else {
-            return self.tcp.slow.refuse(now, pending);
-        };
-        if self.tcp.slow.accept(now, pending, owner).is_err() {
-            return self.free_flow_slot(own, slot);
-        }
-        self.say(Say::Arrived(slot, peer.ip(), is_allowed));
-    }
-
     /// Handles a report of the engine.
     pub fn channel_told(&mut self, told: Told) {
         match told {
-            Told::Connect { channel, peer } => self.make_channel(channel, peer),
+            Told::Connect { channel, session, peer } => self.make_channel(channel, session, peer),
             Told::Left { slot } => {
                 if let Some(own) = self.channels.as_ref().map(|channels| channels.own)
                     && self.is_slot_released(own, slot)
@@ -326,28 +313,6 @@ impl Registry {
         if is_news {
             tracing::info!(%peer, session = format!("{:032x}", session.0), "a session of channels is over: {why}");
         }
-    }
-
-    fn make_channel(&mut self, channel: ChannelId, peer: IpAddr) {
-        let Some((own, port)) = self.channels.as_ref().map(|channels| (channels.own, channels.port)) else {
-            return;
-        };
-        let remote = SocketAddr::new(peer, port);
-        let flow = self.new_flow(OWNER, [SocketAddr::new(crate::tcp::any_like(peer), 0), remote], None);
-        let Some((slot, owner)) = self.take_flow_slot(own, flow) else {
-            return self.say(Say::Made(channel, None));
-        };
-        let remote = Endpoint::new(peer, port);
-        let what = Connect { token: 0, local: None, remote, owner, options: FlowOptions::default() };
-        let made = match self.tcp.slow.connect(self.tcp_now(), &what) {
-            Ok(_) => Some(slot),
-            Err(e) => {
-                tracing::debug!(%peer, "no channel can be made: {e}");
-                self.free_flow_slot(own, slot);
-                None
-            }
-        };
-        self.say(Say::Made(channel, made));
     }
 
     /// A peer opens a socket. `None`: no listener takes it.
@@ -465,22 +430,6 @@ impl Registry {
         }
     }
 
-    /// The slot, in the service's own region, of a channel's connection to that peer: its numbers are those of the virtual sockets.
-    pub fn channel_to(&self, peer: IpAddr) -> Option<(u16, u32)> {
-        let own = self.regions.get(&self.channels.as_ref()?.own)?;
-        let mut uses = own.slots.iter();
-        let (slot, _) = uses
-            .find(|(_, used)| matches!(used, Use::Flow(flow) if flow.ends[1].ip() == peer && !flow.closed))?;
-        Some((own.memory.index, slot))
-    }
-
-    /// A slot of a plain connection is free; the engine may use the rings of a channel's connection again.
-    pub fn channel_slot_freed(&self, region: u32, slot: u32) {
-        if self.channels.as_ref().is_some_and(|channels| channels.own == region) {
-            self.say(Say::Freed(slot));
-        }
-    }
-
     /// The state of all sessions; `None`: there are no channels, or the engine does not answer within a tenth of a second.
     pub fn channels_seen(&self) -> Option<Snapshot> {
         self.channels.as_ref()?;
@@ -528,7 +477,8 @@ impl Channels {
         &self.rules
     }
 
-    fn allows(&self, peer: SocketAddr) -> bool {
+    /// True when the configuration names the peer.
+    pub fn allows(&self, peer: SocketAddr) -> bool {
         self.allowed.iter().any(|network| is_in(network, peer))
     }
 }

@@ -5,6 +5,7 @@ use super::ends::{At, Ends};
 use super::flows::Flows;
 use super::scale::Scale;
 use super::snapshot::{Snapshot, snapshot};
+use super::stale::Stale;
 use crate::cores::wakers::Bells;
 use crate::memory::Memory;
 use base::{Duration, Instant};
@@ -35,6 +36,8 @@ pub enum Told {
     Connect {
         /// The channel that the connection is for.
         channel: ChannelId,
+        /// The session that the channel is for.
+        session: SessionId,
         /// The address of the peer's service.
         peer: IpAddr,
     },
@@ -154,6 +157,7 @@ pub struct Engine {
     flows: Flows,
     ends: Ends,
     scale: Scale,
+    stale: Stale,
     channels: Vec<ChannelId>,
     /// A channel may have more to do at once.
     is_busy: bool,
@@ -175,6 +179,7 @@ impl Engine {
             hub: Hub::new(hub),
             flows: Flows::new(memory, cores, bells, records),
             scale: Scale::new(channels, loads),
+            stale: Stale::default(),
             ends: Ends::new(ring_most),
             channels: Vec::new(),
             is_busy: false,
@@ -222,7 +227,7 @@ impl Engine {
             Say::RegionGone(index) => self.ends.forget_region(index),
             Say::Shut => self.shut(now),
             // The control thread may have stopped waiting.
-            Say::Report(answer) => _ = answer.send(snapshot(&self.hub, &self.ends, &self.scale)),
+            Say::Report(answer) => _ = answer.send(snapshot(&self.hub, &self.flows, &self.ends, &self.scale)),
         }
     }
 
@@ -295,10 +300,12 @@ impl Engine {
         }
         self.look_at_orphans(now);
         self.scale.tick(now, &mut self.hub, &self.flows);
+        self.stale.tick(now, &mut self.hub, &self.flows);
         self.channels.clear();
         self.channels.extend(self.flows.channels());
         let Self { hub, flows, ends, channels, .. } = self;
         let has_more = drive::receive(now, hub, flows, &(), channels, ends);
+        flows.ask(|channel| hub.session_of(channel));
         flows.tell_classes(|channel| hub.class_of(channel));
         self.events(now);
         let Self { hub, flows, ends, channels, .. } = self;
@@ -307,7 +314,7 @@ impl Engine {
         self.ends.announce();
         self.is_busy = has_more;
         let orphan = self.orphans.front().map_or(Instant::NEVER, |(at, _)| *at);
-        self.due = self.hub.due_at().min(orphan).min(self.scale.deadline());
+        self.due = self.hub.due_at().min(orphan).min(self.scale.deadline()).min(self.stale.deadline());
     }
 
     /// The contexts of applications that sleep and have news: the caller writes the eventfd of each after [`work`](Self::work), once for all

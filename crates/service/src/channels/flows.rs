@@ -15,7 +15,7 @@ use channel::bytes::{Input, Room};
 use channel::lane::Class;
 use channel::limits::ROOM_LEAST;
 use channel::transport::Gone;
-use channel::{ChannelId, Transport};
+use channel::{ChannelId, SessionId, Transport};
 use flow::state;
 use queue::Ring;
 use queue::pages::Pool;
@@ -67,6 +67,8 @@ pub struct FlowSeen {
     pub core: usize,
     /// The congestion window holds bytes back.
     pub is_congested: bool,
+    /// Retransmission timeouts in a row: nothing that was sent is acknowledged.
+    pub timeouts: u8,
 }
 
 /// All TCP connections of one engine's channels.
@@ -85,6 +87,8 @@ pub struct Flows {
     /// Channels with a connection and with sockets of a class that is not known yet.
     fresh: Vec<ChannelId>,
     next: u32,
+    /// Channels whose connections the control thread has not been asked for yet, with the peers' addresses.
+    asked: Vec<(ChannelId, IpAddr)>,
     /// Reports to the control thread.
     pub told: Vec<Told>,
 }
@@ -111,6 +115,7 @@ impl Flows {
             leaving: HashMap::new(),
             fresh: Vec::new(),
             next: 1,
+            asked: Vec::new(),
             told: Vec::new(),
         }
     }
@@ -123,12 +128,34 @@ impl Flows {
     /// What a channel's connection does now; `None`: there is none yet, or none any more.
     pub fn seen(&self, channel: ChannelId) -> Option<FlowSeen> {
         let end = self.all.get(&channel)?.as_ref()?;
-        let (_, service) = end.place.halves(end.slot)?;
         let id = end.place.memory()?.area.flow_of(end.slot)?;
         // A record that its core uses now says nothing: the next tick asks again.
-        let is_congested =
-            self.records.try_lock(id).is_some_and(|mut flow| flow.parts().rx.has(state::CWND_FULL));
-        Some(FlowSeen { core: watcher(service)? as usize, is_congested })
+        let (is_congested, timeouts) = self.records.try_lock(id).map_or((false, 0), |mut flow| {
+            let parts = flow.parts();
+            // Probes of a closed window count the same way, and say that the reader reads nothing.
+            let timeouts = if parts.rx.has(state::BLOCKED) { 0 } else { parts.cold.backoff };
+            (parts.rx.has(state::CWND_FULL), timeouts)
+        });
+        Some(FlowSeen { core: self.core_of(channel)?, is_congested, timeouts })
+    }
+
+    /// The slot of a channel's connection; `None`: there is none yet, or none any more.
+    pub fn slot_of(&self, channel: ChannelId) -> Option<u32> {
+        Some(self.all.get(&channel)?.as_ref()?.slot)
+    }
+
+    /// The core with a channel's connection.
+    pub fn core_of(&self, channel: ChannelId) -> Option<usize> {
+        let end = self.all.get(&channel)?.as_ref()?;
+        let (_, service) = end.place.halves(end.slot)?;
+        Some(watcher(service)? as usize)
+    }
+
+    /// Has the control thread make the connections of new channels. `session_of`: the session that a channel is for.
+    pub fn ask(&mut self, session_of: impl Fn(ChannelId) -> Option<SessionId>) {
+        let Self { asked, told, .. } = self;
+        let connect = |(channel, peer)| Some(Told::Connect { channel, session: session_of(channel)?, peer });
+        told.extend(asked.drain(..).filter_map(connect));
     }
 
     fn new_id(&mut self) -> ChannelId {
@@ -242,7 +269,7 @@ impl Transport for Flows {
     fn create(&mut self, peer: IpAddr, (): &()) -> Result<ChannelId, Gone> {
         let id = self.new_id();
         self.all.insert(id, None);
-        self.told.push(Told::Connect { channel: id, peer });
+        self.asked.push((id, peer));
         Ok(id)
     }
 

@@ -62,6 +62,12 @@ struct Peer {
 #[derive(Debug, Serialize)]
 struct Channel {
     number: u32,
+    /// Address and port of this host; `None`: the connection has just ended.
+    local: Option<String>,
+    /// Address and port of the peer; without the port when the connection has just ended.
+    remote: String,
+    /// The core with the connection.
+    core: Option<usize>,
     unsent: usize,
     unconfirmed: u64,
 }
@@ -106,9 +112,21 @@ fn id(session: u128) -> String {
     format!("{session:032x}")
 }
 
-fn session(seen: &SessionSeen) -> Session {
-    let channel =
-        |&ChannelSeen { number, unsent, unconfirmed }: &ChannelSeen| Channel { number, unsent, unconfirmed };
+fn channel(registry: &Registry, seen: &ChannelSeen) -> Channel {
+    let &ChannelSeen { number, address, slot, core, unsent, unconfirmed } = seen;
+    let ends = slot.and_then(|slot| registry.channel_ends(slot));
+    let [local, remote] = [0, 1].map(|end| ends.map(|ends| ends[end].to_string()));
+    Channel {
+        number,
+        local,
+        remote: remote.unwrap_or_else(|| address.to_string()),
+        core,
+        unsent,
+        unconfirmed,
+    }
+}
+
+fn session(registry: &Registry, seen: &SessionSeen) -> Session {
     Session {
         session: id(seen.id),
         peer: seen.peer.to_string(),
@@ -120,7 +138,7 @@ fn session(seen: &SessionSeen) -> Session {
         uid: seen.user,
         policy: seen.policy,
         sockets: seen.sockets,
-        channels: seen.channels.iter().map(channel).collect(),
+        channels: seen.channels.iter().map(|seen| channel(registry, seen)).collect(),
         channels_wanted: seen.wanted.map(|(number, _)| number),
         channels_why: seen.wanted.map(|(_, why)| why),
         bytes_again: seen.counters.bytes_again,
@@ -167,7 +185,7 @@ impl Registry {
             rules: channels.rules().iter().map(ToString::to_string).collect(),
             counted: Totals::of(channels.counted, &seen),
             peers,
-            sessions: seen.sessions.iter().map(session).collect(),
+            sessions: seen.sessions.iter().map(|seen| session(self, seen)).collect(),
             sockets: seen.sockets.iter().filter_map(|socket| self.virtual_socket(socket, viewer)).collect(),
         }
     }

@@ -4,8 +4,9 @@
 use super::flows::Flows;
 use crate::cores::shares::Shares;
 use base::{Duration, Instant};
+use channel::limits::CHANNELS_MAX;
 use channel::scaling::{Advice, Load, Scaling};
-use channel::{ChannelId, Hub, SessionId};
+use channel::{ChannelId, Hub, Session, SessionId};
 use elastic::load::Loads;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,6 +25,8 @@ const FREE: u32 = 300;
 struct Scaled {
     scaling: Scaling,
     wanted: usize,
+    /// Number of addresses of the peer: each has a channel, whatever the load is.
+    least: usize,
     why: &'static str,
 }
 
@@ -41,6 +44,7 @@ pub struct Scale {
 mod why {
     pub const FIXED: &str = "--channel-count";
     pub const START: &str = "its core has time left";
+    pub const ADDRESSES: &str = "one for each address of the peer";
     pub const FULL: &str = "its core is full and another one is free";
     pub const IDLE: &str = "its cores have time left";
     pub const NETWORK: &str = "the network is the limit";
@@ -63,11 +67,8 @@ impl Scale {
         let ids: Vec<SessionId> = hub.sessions().map(|(id, _)| id).filter(is_ours).collect();
         self.all.retain(|id, _| ids.contains(id));
         for id in ids {
-            let scaled = self.all.entry(id).or_insert_with(|| Scaled {
-                wanted: self.fixed.unwrap_or(1),
-                why: self.fixed.map_or(why::START, |_| why::FIXED),
-                ..Scaled::default()
-            });
+            let addresses = hub.view(id).map_or(1, Session::addresses);
+            let scaled = self.all.entry(id).or_insert_with(|| Scaled::new(self.fixed, addresses));
             if self.fixed.is_none() {
                 if !is_continued {
                     scaled.scaling = Scaling::default();
@@ -83,7 +84,7 @@ impl Scale {
 
     /// When the next tick is due. Without a session that could have fewer channels none is, until the engine works again.
     pub fn deadline(&self) -> Instant {
-        let has_more = self.fixed.is_none() && self.all.values().any(|scaled| scaled.wanted > 1);
+        let has_more = self.fixed.is_none() && self.all.values().any(|scaled| scaled.wanted > scaled.least);
         if has_more { self.at } else { Instant::NEVER }
     }
 
@@ -94,12 +95,23 @@ impl Scale {
 }
 
 impl Scaled {
+    fn new(fixed: Option<usize>, addresses: usize) -> Self {
+        let start = if addresses > 1 { why::ADDRESSES } else { why::START };
+        Self {
+            wanted: fixed.unwrap_or(addresses),
+            least: addresses,
+            why: fixed.map_or(start, |_| why::FIXED),
+            ..Self::default()
+        }
+    }
+
     fn follow(&mut self, load: &Load) {
-        match self.scaling.advise(self.wanted, load) {
+        // Channels to further addresses are counted as one: they do not share a bottleneck.
+        match self.scaling.advise(self.wanted + 1 - self.least, load) {
             Advice::Stay => {}
-            Advice::More => (self.wanted, self.why) = (self.wanted + 1, why::FULL),
+            Advice::More => (self.wanted, self.why) = ((self.wanted + 1).min(CHANNELS_MAX), why::FULL),
             Advice::Fewer => (self.wanted, self.why) = (self.wanted - 1, why::IDLE),
-            Advice::One => (self.wanted, self.why) = (1, why::NETWORK),
+            Advice::One => (self.wanted, self.why) = (self.least, why::NETWORK),
         }
     }
 }
@@ -125,10 +137,22 @@ mod tests {
 
     #[test]
     fn one_channel_more_for_a_full_core_and_one_alone_for_a_full_network() {
-        let mut scaled = Scaled { wanted: 1, ..Scaled::default() };
+        let mut scaled = Scaled::new(None, 1);
         (0..5).for_each(|_| scaled.follow(&FULL));
         assert_eq!((scaled.wanted, scaled.why), (2, why::FULL));
         scaled.follow(&Load { congested: 500, ..FULL });
         assert_eq!((scaled.wanted, scaled.why), (1, why::NETWORK));
+    }
+
+    #[test]
+    fn each_address_keeps_its_channel_whatever_the_load_is() {
+        let mut scaled = Scaled::new(None, 3);
+        assert_eq!((scaled.wanted, scaled.why), (3, why::ADDRESSES));
+        (0..5).for_each(|_| scaled.follow(&FULL));
+        assert_eq!((scaled.wanted, scaled.why), (4, why::FULL));
+        scaled.follow(&Load { congested: 500, ..FULL });
+        assert_eq!(scaled.wanted, 3);
+        (0..1_000).for_each(|_| scaled.follow(&Load { busy: 0, ..FULL }));
+        assert_eq!(scaled.wanted, 3);
     }
 }

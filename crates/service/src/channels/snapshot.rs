@@ -1,6 +1,7 @@
 //! The state of all sessions at one moment, for `towpath channels`. Changes nothing.
 
 use super::ends::Ends;
+use super::flows::Flows;
 use super::scale::Scale;
 use channel::Hub;
 use channel::hub::{Census, Refusals};
@@ -13,6 +14,12 @@ use std::net::IpAddr;
 pub struct ChannelSeen {
     /// Number of the channel in its session.
     pub number: u32,
+    /// The address of the peer.
+    pub address: IpAddr,
+    /// The slot of its connection in the service's own region.
+    pub slot: Option<u32>,
+    /// The core with the connection.
+    pub core: Option<usize>,
     /// Bytes that wait for the channel's connection.
     pub unsent: usize,
     /// Bytes that the peer's sockets have not confirmed.
@@ -75,11 +82,14 @@ pub struct Snapshot {
 }
 
 /// Looks at everything once.
-pub fn snapshot(hub: &Hub, ends: &Ends, scale: &Scale) -> Snapshot {
+pub fn snapshot(hub: &Hub, flows: &Flows, ends: &Ends, scale: &Scale) -> Snapshot {
     let sessions = hub.sessions().filter_map(|(id, session)| {
         let about = hub.about(id)?;
-        let channels = session.channels().map(|channel| ChannelSeen {
+        let channels = session.channels_by_address().map(|(id, address, channel)| ChannelSeen {
             number: channel.number(),
+            address,
+            slot: flows.slot_of(id),
+            core: flows.core_of(id),
             unsent: channel.unsent,
             unconfirmed: channel.unconfirmed,
         });

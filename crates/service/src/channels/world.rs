@@ -7,7 +7,7 @@ mod wire;
 
 use base::{Duration, Instant, Seed};
 use channel::lane::Class;
-use host::{Host, address};
+use host::{Channels, Host, address, address_on};
 use programs::{Outcome, Plan};
 use wire::{Network, weather};
 
@@ -37,9 +37,13 @@ struct World {
 
 impl World {
     fn new(number: u64, channels: usize) -> Self {
+        Self::with(number, Channels { number: Some(channels), on_all_ways: number.is_multiple_of(3) })
+    }
+
+    fn with(number: u64, channels: Channels) -> Self {
         let mut seed = Seed::new(number);
         let weather = weather(&mut seed);
-        let hosts = [0, 1].map(|host| Host::new(host, Some(channels), &mut seed, Instant::ZERO));
+        let hosts = [0, 1].map(|host| Host::new(host, channels, &mut seed, Instant::ZERO));
         let network = Network::new(&mut seed, &weather);
         Self {
             number,
@@ -238,4 +242,41 @@ fn one_of_several_channels_dies_and_no_socket_notices() {
         wait_for_channels(&mut world, 3);
     }
     assert!(again > 0, "what was under way went again");
+}
+
+/// The peer's addresses of the only session's channels, at the host that has opened it.
+fn addresses(world: &mut World) -> Vec<std::net::IpAddr> {
+    let sessions = world.hosts[0].snapshot().sessions;
+    let mut all: Vec<_> =
+        sessions.iter().flat_map(|session| session.channels.iter().map(|channel| channel.address)).collect();
+    all.sort_unstable();
+    all
+}
+
+/// Steps until the channels of the only session go to these ways of the other host.
+fn wait_for_ways(world: &mut World, ways: [u8; 2]) {
+    while addresses(world) != ways.map(|way| address_on(1, way)) {
+        assert!(world.now.since(Instant::ZERO) < PATIENCE, "{:?}", addresses(world));
+        world.step(Duration::from_ms(1));
+    }
+}
+
+#[test]
+fn a_way_that_dies_moves_its_bytes_to_the_other_and_no_socket_notices() {
+    for seed in 1..=20 {
+        let way = (seed % 2) as u8;
+        let mut world = World::with(seed, Channels { number: None, on_all_ways: true });
+        world.connect_for(0, Class::Throughput, [4_000_000, 4_000_000]);
+        wait_for_ways(&mut world, [0, 1]);
+        assert!(!world.are_programs_over());
+        world.network.dark_way = Some(way);
+        let died = world.now;
+        wait_for_ways(&mut world, [way ^ 1; 2]);
+        let after = world.now.since(died);
+        assert!(after < Duration::from_secs(12), "{seed}: channels leave the dead way after {after:?}");
+        world.run(0, Deaths::Never);
+        world.check();
+        world.network.dark_way = None;
+        wait_for_ways(&mut world, [0, 1]);
+    }
 }

@@ -1,11 +1,12 @@
 //! The configuration of channels: which peers, which port, which secret, which connections.
 
 use super::Options;
-use super::values::{ChannelCount, Network, PortKind};
+use super::values::{ChannelCount, HostAddresses, Network, PortKind};
 use crate::ServiceError;
 use crate::channels::PORT;
-use crate::channels::rules::ChannelRule;
+use crate::channels::rules::{ChannelRule, is_in};
 use rustix::fs::Mode;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 use std::path::Path;
 
@@ -19,6 +20,8 @@ const SECRET_MAX: u64 = 4_096;
 pub struct Settings {
     /// Hosts with which channels are made.
     pub allowed: Vec<Network>,
+    /// Hosts with several addresses.
+    pub hosts: Vec<Vec<IpAddr>>,
     /// TCP port at which services make channels to each other.
     pub port: u16,
     /// The secret that both services prove; `None`: peers are known by their addresses.
@@ -35,7 +38,8 @@ pub struct Settings {
 pub fn settings(options: &Options, is_shared: bool) -> Result<Option<Settings>, ServiceError> {
     let wrong = |key, must| Err(ServiceError::Value { key, must });
     let Some(allowed) = options.channel_peers.clone().filter(|peers| !peers.is_empty()) else {
-        let others = ["channel_port", "channel_secret", "channel_rules", "channel_count"];
+        let others =
+            ["channel_addresses", "channel_port", "channel_secret", "channel_rules", "channel_count"];
         options.refuse_set(&others, "be used with --channel-peers")?;
         return Ok(None);
     };
@@ -43,6 +47,7 @@ pub fn settings(options: &Options, is_shared: bool) -> Result<Option<Settings>, 
         return wrong("channel_peers", "be used with a port (--port tap or packet:INTERFACE)");
     }
     Ok(Some(Settings {
+        hosts: hosts(options.channel_addresses.as_deref().unwrap_or_default(), &allowed)?,
         allowed,
         port: options.channel_port.map_or(PORT, NonZeroU16::get),
         secret: options.channel_secret.as_deref().map(secret).transpose()?,
@@ -53,6 +58,20 @@ pub fn settings(options: &Options, is_shared: bool) -> Result<Option<Settings>, 
             Some(ChannelCount::Auto) | None => None,
         },
     }))
+}
+
+/// The hosts with several addresses. Each address is a peer's, and one host's only: else two hosts would be taken for one.
+fn hosts(asked: &[HostAddresses], allowed: &[Network]) -> Result<Vec<Vec<IpAddr>>, ServiceError> {
+    let wrong = |must| Err(ServiceError::Value { key: "channel_addresses", must });
+    let all: Vec<IpAddr> = asked.iter().flat_map(|host| host.0.iter().copied()).collect();
+    let is_peer = |at: &IpAddr| allowed.iter().any(|network| is_in(network, SocketAddr::new(*at, 0)));
+    if !all.iter().all(is_peer) {
+        return wrong("name addresses in --channel-peers only");
+    }
+    if (0..all.len()).any(|at| all[..at].contains(&all[at])) {
+        return wrong("name each address once: those of one host are joined by +, as in 10.9.0.2+10.10.0.2");
+    }
+    Ok(asked.iter().map(|host| host.0.clone()).collect())
 }
 
 /// Reads a secret. A file that other users may read is refused: each of them could speak for this host.
@@ -109,6 +128,25 @@ mod tests {
         };
         assert_eq!((with("auto"), with("1"), with("16")), (None, Some(1), Some(16)));
         assert!(["0", "17", "-1", "", "many"].iter().all(|text| text.parse::<ChannelCount>().is_err()));
+    }
+
+    #[test]
+    fn a_hosts_addresses_are_peers_and_its_own() {
+        let with = |texts: &[&str]| {
+            let channel_addresses = Some(texts.iter().map(|text| text.parse().unwrap()).collect());
+            let options = Options { channel_addresses, ..options("10.0.0.0/8") };
+            settings(&options, false).map(|on| on.unwrap().hosts.len()).map_err(|error| error.to_string())
+        };
+        assert_eq!(with(&[]), Ok(0));
+        assert_eq!(with(&["10.0.0.1+10.1.0.1", "10.0.0.2+10.1.0.2"]), Ok(2));
+        let refused = |texts| with(texts).unwrap_err();
+        assert!(refused(&["10.0.0.1+11.0.0.1"]).contains("--channel-peers"));
+        assert!(refused(&["10.0.0.1+10.1.0.1", "10.0.0.2+10.1.0.1"]).contains("each address once"));
+        let alone = Options {
+            channel_addresses: "10.0.0.1+10.1.0.1".parse().ok().map(|host| vec![host]),
+            ..Options::default()
+        };
+        assert!(settings(&alone, false).unwrap_err().to_string().contains("--channel-peers"));
     }
 
     #[test]

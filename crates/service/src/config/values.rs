@@ -171,6 +171,45 @@ impl fmt::Display for Network {
     }
 }
 
+/// Most addresses of one host.
+const ADDRESSES_MAX: usize = 8;
+
+/// Several addresses of one host: `10.9.0.2+10.10.0.2`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct HostAddresses(pub Vec<IpAddr>);
+
+impl FromStr for HostAddresses {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = |why: &str| {
+            format!(
+                "`{text}` {why}: give 2 to {ADDRESSES_MAX} addresses of one host, like 10.9.0.2+10.10.0.2"
+            )
+        };
+        let parsed: Result<Vec<IpAddr>, _> = text.split('+').map(str::parse::<IpAddr>).collect();
+        let all = parsed.map_err(|_| wrong("has something that is no address"))?;
+        let is_twice = |at: usize| all[..at].contains(&all[at]);
+        match () {
+            () if !(2..=ADDRESSES_MAX).contains(&all.len()) => {
+                Err(wrong("has too few addresses or too many"))
+            }
+            () if all.iter().any(|address| address.is_unspecified() || address.is_multicast()) => {
+                Err(wrong("has an address that no host has"))
+            }
+            () if (0..all.len()).any(is_twice) => Err(wrong("has an address twice")),
+            () => Ok(Self(all)),
+        }
+    }
+}
+
+impl fmt::Display for HostAddresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&all.join("+"))
+    }
+}
+
 /// An Ethernet address: `02:00:00:00:00:01`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -335,7 +374,7 @@ macro_rules! as_text {
     )+};
 }
 pub(crate) use as_text;
-as_text!(PortChoice Network Mac Rate ChannelCount Congestion AgentPlace);
+as_text!(PortChoice Network Mac Rate HostAddresses ChannelCount Congestion AgentPlace);
 
 #[cfg(test)]
 mod tests {
@@ -345,6 +384,7 @@ mod tests {
     fn values_print_as_they_read() {
         assert_eq!("10.0.0.1/24".parse::<Network>().unwrap().to_string(), "10.0.0.1/24");
         assert_eq!("fd00::1/64".parse::<Network>().unwrap().to_string(), "fd00::1/64");
+        assert_eq!("10.9.0.2+fd00::2".parse::<HostAddresses>().unwrap().to_string(), "10.9.0.2+fd00::2");
         assert_eq!("02:00:00:00:00:ff".parse::<Mac>().unwrap().to_string(), "02:00:00:00:00:ff");
         assert_eq!("0.05%".parse::<Rate>().unwrap(), Rate(500));
         assert_eq!(Rate(10_000).to_string(), "1%");
@@ -363,6 +403,18 @@ mod tests {
     fn nonsense_is_refused() {
         for text in ["10.0.0.1/33", "10.0.0.300/24", "10.0.0.1", "::1/129"] {
             assert!(text.parse::<Network>().is_err(), "{text}");
+        }
+        for (text, why) in [
+            ("", "no address"),
+            ("10.9.0.2+", "no address"),
+            ("10.9.0.2/24+10.10.0.2", "no address"),
+            ("10.9.0.2", "too few"),
+            ("1.0.0.1+1.0.0.2+1.0.0.3+1.0.0.4+1.0.0.5+1.0.0.6+1.0.0.7+1.0.0.8+1.0.0.9", "too many"),
+            ("10.9.0.2+0.0.0.0", "no host"),
+            ("10.9.0.2+ff02::1", "no host"),
+            ("10.9.0.2+10.9.0.3+10.9.0.2", "twice"),
+        ] {
+            assert!(text.parse::<HostAddresses>().unwrap_err().contains(why), "{text}");
         }
         for text in ["", "none:x", "tap:", "packet", "packet:", "xdp:eth0"] {
             assert!(text.parse::<PortChoice>().unwrap_err().contains("packet:INTERFACE"), "{text}");

@@ -32,9 +32,26 @@ const TOKEN: u64 = 1;
 /// A host that is still busy after so many rounds at one instant never comes to rest.
 const ROUNDS_MAX: usize = 100_000;
 
+/// Ways between the hosts: each host has an address on each.
+const WAYS: u8 = 2;
+
 /// The address of a host.
 pub fn address(host: usize) -> IpAddr {
-    IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1 + host as u8))
+    address_on(host, 0)
+}
+
+/// The address of a host on one of the ways to the other.
+pub fn address_on(host: usize, way: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 0, way, 1 + host as u8))
+}
+
+/// How a host has its channels.
+#[derive(Clone, Copy, Debug)]
+pub struct Channels {
+    /// The number for each session; `None`: as the load asks.
+    pub number: Option<usize>,
+    /// They go over all ways.
+    pub on_all_ways: bool,
 }
 
 /// A region with its free slots; slot 0 is the control slot.
@@ -92,8 +109,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// A host that starts at `now`; each session that it opens has `channels` channels.
-    pub fn new(number: usize, channels: Option<usize>, seed: &mut Seed, now: Instant) -> Self {
+    /// A host that starts at `now`.
+    pub fn new(number: usize, channels: Channels, seed: &mut Seed, now: Instant) -> Self {
         let mac = [2, 0, 0, 0, 0, 1 + number as u8];
         let shared = flow::Config { flows: 64, regions: 2, ring_slots: 64, ..flow::Config::default() };
         let flows = Arc::new(Flows::new(shared, [seed.next_u64(), seed.next_u64()]));
@@ -102,12 +119,12 @@ impl Host {
         let port = Frames::new(mac);
         let capabilities = port::Port::capabilities(&port);
         let core = Core::new(0, flows.clone(), exception_sender, command_receiver, capabilities);
-        let addresses = vec![OwnAddress { addr: address(number), prefix_len: 24 }];
+        let addresses = (0..WAYS).map(|way| OwnAddress { addr: address_on(number, way), prefix_len: 24 });
         let mut secret = [0; 16];
         secret[..8].copy_from_slice(&seed.next_u64().to_le_bytes());
         let slow_config = slowpath::Config {
             mac: MacAddr(mac),
-            addresses,
+            addresses: addresses.collect(),
             secret,
             mtu: 1_500,
             ..slowpath::Config::default()
@@ -117,16 +134,25 @@ impl Host {
         assert!(
             slow.add_region(OWN, &own.memory.area) && slow.add_region(PROGRAMS, &programs_slots.memory.area)
         );
-        slow.listen(Endpoint::new(address(number), PORT), TOKEN, 64).expect("a fresh table of listeners");
+        for way in 0..WAYS {
+            slow.listen(Endpoint::new(address_on(number, way), PORT), TOKEN, 64).expect("a fresh table");
+        }
         slow.set_accept_room(TOKEN, 64);
         let mut hub_seed = [0; 32];
         hub_seed[..8].copy_from_slice(&seed.next_u64().to_le_bytes());
         let start = Start {
-            hub: channel::Config::new(hub_seed, 1 + number as u64),
+            hub: channel::Config {
+                hosts: if channels.on_all_ways {
+                    (0..2).map(|host| (0..WAYS).map(|way| address_on(host, way)).collect()).collect()
+                } else {
+                    Vec::new()
+                },
+                ..channel::Config::new(hub_seed, 1 + number as u64)
+            },
             memory: own.memory.clone(),
             cores: Arc::from([]),
             ring_most: 256 << 10,
-            channels,
+            channels: channels.number,
         };
         let engine = Engine::new(
             start,
@@ -290,7 +316,7 @@ impl Host {
 
     fn told(&mut self, told: Told) {
         match told {
-            Told::Connect { channel, peer } => {
+            Told::Connect { channel, peer, .. } => {
                 let made = self.own.take().filter(|slot| {
                     let owner = Owner { region: OWN, slot: *slot, core: 0 };
                     let remote = Endpoint::new(peer, PORT);

@@ -81,18 +81,28 @@ pub struct Network {
     links: [Link; 2],
     /// All frames are lost until then.
     pub dark_until: Instant,
+    /// All frames to addresses on that way are lost.
+    pub dark_way: Option<u8>,
+}
+
+/// The way that a frame goes, by the address that it is for: the third byte of an IPv4 address, in an ARP message as in a packet.
+fn way(frame: &[u8]) -> Option<u8> {
+    const ARP: &[u8] = &[8, 6];
+    let target = if frame.get(12..14)? == ARP { 38 } else { 30 };
+    frame.get(target + 2).copied()
 }
 
 impl Network {
     /// A network without frames.
     pub fn new(seed: &mut Seed, weather: &LinkConfig) -> Self {
         let links = [0, 1].map(|_| Link::new(weather.clone(), seed.next_u64()));
-        Self { links, dark_until: Instant::ZERO }
+        Self { links, dark_until: Instant::ZERO, dark_way: None }
     }
 
     /// Takes a frame for that host.
     pub fn send(&mut self, now: Instant, to: usize, frame: Vec<u8>) {
-        if self.dark_until <= now {
+        let is_lost = self.dark_way.is_some_and(|dark| way(&frame) == Some(dark));
+        if self.dark_until <= now && !is_lost {
             self.links[to].send(now, frame);
         }
     }
