@@ -43,6 +43,9 @@ fn text(all: &Value) -> String {
         "Unsent", "Again", "Lost",
     ];
     parts.extend(table_of(&heads, rows_of(all, "sessions").map(session)));
+    let heads = ["Session", "Channel", "Local", "Peer", "Core", "Unsent", "Unconfirmed"];
+    let channels = |row| rows_of(row, "channels").map(|channel| self::channel(row, channel));
+    parts.extend(table_of(&heads, rows_of(all, "sessions").flat_map(channels)));
     let heads = ["Session", "Socket", "Local", "Peer", "Credit", "Queue", "Process", "Why"];
     parts.extend(table_of(&heads, rows_of(all, "sockets").map(socket)));
     parts.join("\n\n")
@@ -70,6 +73,18 @@ fn session(row: &Value) -> Vec<String> {
         unsent.to_string(),
         cell(&row["bytes_again"]),
         cell(&row["channels_lost"]),
+    ]
+}
+
+fn channel(session: &Value, row: &Value) -> Vec<String> {
+    vec![
+        short(&session["session"]),
+        cell(&row["number"]),
+        row["local"].as_str().unwrap_or("-").to_owned(),
+        cell(&row["remote"]),
+        row["core"].as_u64().map_or("-".to_owned(), |core| core.to_string()),
+        cell(&row["unsent"]),
+        cell(&row["unconfirmed"]),
     ]
 }
 
@@ -103,7 +118,10 @@ mod tests {
             "peers": [{ "peer": "10.9.0.3", "standing": "silent", "why": "refused: the secrets differ" }],
             "sessions": [{
                 "session": "0123456789abcdef", "peer": "10.9.0.2", "class": "latency", "opener": true, "uid": 1000, "policy": "sticky",
-                "sockets": 64, "channels": [{ "unsent": 3 }, { "unsent": 4 }], "channels_wanted": 3, "channels_why": "its core is full", "bytes_again": 0, "channels_lost": 0,
+                "sockets": 64, "channels": [
+                    { "unsent": 3, "local": "10.9.0.1:40000", "remote": "10.9.0.2:7117", "core": 1 },
+                    { "unsent": 4, "local": null, "remote": "10.10.0.2", "core": null },
+                ], "channels_wanted": 3, "channels_why": "its core is full", "bytes_again": 0, "channels_lost": 0,
             }],
             "sockets": [{ "session": "0123456789abcdef", "socket": 7, "why": "rule 1 of --channel-rules" }],
         }));
@@ -126,5 +144,7 @@ mod tests {
             "{shown}"
         );
         assert!(has(&["01234567", "7", "rule 1"]), "{shown}");
+        assert!(has(&["01234567", "10.9.0.1:40000", "10.9.0.2:7117", "1", "3"]), "{shown}");
+        assert!(has(&["01234567", "10.10.0.2", "-", "4"]), "{shown}");
     }
 }

@@ -19,6 +19,10 @@ const ADDRESSES: [&str; 2] = ["10.81.0.1", "10.81.0.2"];
 /// The kernel's address in the second namespace.
 const STRANGER: &str = "10.81.0.3/24";
 const PEERS: &str = "10.81.0.0/24";
+/// The pairs of interfaces of the two ways.
+const WAYS: [&str; 2] = ["a", "b"];
+/// Addresses of the two hosts on the second way.
+const SECOND: [&str; 2] = ["10.82.0.1", "10.82.0.2"];
 
 /// A program that ends with the test.
 struct Running(Child);
@@ -90,6 +94,56 @@ impl World {
         }
         assert!(ip(&format!("-n {b} addr add {STRANGER} dev v1")));
         Some(world)
+    }
+
+    /// Two hosts with two addresses each. Their kernels carry the frames of each address over a pair of its own, `a` or `b`: to the service a
+    /// kernel is the other station of its link, which answers for the other host's addresses.
+    fn with_two_ways(name: &str) -> Option<Self> {
+        let mut world = Self::new(name)?;
+        let [a, b] = world.names.clone();
+        for way in WAYS {
+            assert!(ip(&format!("link add {way}0 netns {a} type veth peer name {way}1 netns {b}")));
+        }
+        for host in 0..2 {
+            let name = &world.names[host];
+            let link = ["v0", "v1"][host];
+            assert!(ip(&format!("-n {name} link del {link}")) || host == 1, "both ends go at once");
+            assert!(ip(&format!("-n {name} link add {link} type veth peer name w")));
+            assert!(ip(&format!("-n {name} link set {link} up")) && ip(&format!("-n {name} link set w up")));
+            for network in ["10.81.0.254/24", "10.82.0.254/24"] {
+                assert!(ip(&format!("-n {name} addr add {network} dev w")));
+            }
+            for (way, network) in WAYS.iter().zip(["10.83.0", "10.84.0"]) {
+                assert!(ip(&format!("-n {name} addr add {network}.{}/24 dev {way}{host}", host + 1)));
+            }
+            let set = "cd /proc/sys/net/ipv4; echo 1 > ip_forward; echo 1 > conf/w/proxy_arp; echo 0 > neigh/w/proxy_delay";
+            assert!(world.command(host, "sh").args(["-c", set]).status().unwrap().success());
+        }
+        WAYS.iter().for_each(|way| world.set_way(way, true));
+        for host in 0..2 {
+            let (second, of) =
+                (format!("{}/24", SECOND[host]), |at: usize| format!("{}+{}", ADDRESSES[at], SECOND[at]));
+            let (peers, hosts) = (format!("{PEERS},10.82.0.0/24"), format!("{},{}", of(0), of(1)));
+            world.serve(
+                host,
+                &["--address", &second, "--channel-peers", &peers, "--channel-addresses", &hosts],
+            );
+        }
+        Some(world)
+    }
+
+    /// Opens a way, or closes it, at both hosts.
+    fn set_way(&self, way: &str, is_up: bool) {
+        for host in 0..2 {
+            let (name, link) = (&self.names[host], format!("{way}{host}"));
+            assert!(ip(&format!("-n {name} link set {link} {}", if is_up { "up" } else { "down" })));
+        }
+        for host in (0..2).filter(|_| is_up) {
+            let (name, other) = (&self.names[host], host ^ 1);
+            let (to, by) =
+                if way == WAYS[0] { (ADDRESSES[other], "10.83.0") } else { (SECOND[other], "10.84.0") };
+            assert!(ip(&format!("-n {name} route add {to}/32 via {by}.{} dev {way}{host}", other + 1)));
+        }
     }
 
     /// Both hosts with channels, and these arguments.
@@ -210,9 +264,27 @@ fn programs_of_two_hosts_talk_over_channels_in_both_directions() {
 }
 
 #[test]
-fn with_two_cores_every_byte_arrives_by_plain_tcp_and_by_channel() {
-    let Some(world) = World::with_channels("cores", &["--cores", "2"]) else { return };
+fn with_two_cores_channels_lie_on_both_and_every_byte_arrives() {
+    let Some(world) = World::with_channels("cores", &["--cores", "2", "--channel-count", "2"]) else {
+        return;
+    };
     let _echo = world.echo(1, &[]);
+    let mut hold = world.run(0, "require", "hold.py", &[ADDRESSES[1], "5000"]);
+    assert_eq!(hold.line(), "held");
+    for host in 0..2 {
+        // A port whose group is the other core's is chosen for the second channel; both hosts give groups to cores in the same way.
+        world.wait("the channels lie on both cores", || {
+            let sessions = world.report(host, "channels")["sessions"].clone();
+            let channels = sessions
+                .as_array()
+                .unwrap()
+                .iter()
+                .flat_map(|session| session["channels"].as_array().unwrap());
+            let mut cores: Vec<_> = channels.map(|channel| channel["core"].as_u64()).collect();
+            cores.sort_unstable();
+            cores == [Some(0), Some(1)]
+        });
+    }
     for wish in ["never", "require"] {
         // Several ports of the peer, so that frames come to both cores.
         (0..2).for_each(|_| drop(world.load(1, wish, &[])));
@@ -339,6 +411,45 @@ fn one_or_all_of_a_sessions_connections_die_and_no_socket_notices() {
     assert_eq!((&counted["violations"], &counted["unserved"]), (&0.into(), &0.into()));
     let sockets = world.report(0, "channels")["sockets"].as_array().unwrap().len();
     assert_eq!(sockets, 1, "the held socket is as it was");
+}
+
+/// The ends of the channels of that session, without ports, in order.
+fn ends_of(session: &Value) -> Vec<[String; 2]> {
+    let channels = session["channels"].as_array().cloned().unwrap_or_default();
+    let address = |end: &Value| end.as_str().unwrap_or("").split(':').next().unwrap_or("").to_owned();
+    let mut all: Vec<_> =
+        channels.iter().map(|channel| [address(&channel["local"]), address(&channel["remote"])]).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn channels_go_over_all_addresses_and_one_that_dies_takes_no_socket_with_it() {
+    let Some(world) = World::with_two_ways("ways") else { return };
+    let _echo = world.echo(1, &[]);
+    let mut hold = world.run(0, "require", "hold.py", &[ADDRESSES[1], "5000"]);
+    assert_eq!(hold.line(), "held");
+    let ends = [0, 1].map(|way| [0, 1].map(|host| [ADDRESSES, SECOND][way][host].to_owned()));
+    let both = || ends_of(&session_of(&world, 0)) == ends;
+    for dead in 0..2 {
+        world.wait("each address has a channel", both);
+        world.load(1, "require", &[]);
+        world.set_way(WAYS[dead], false);
+        // Each byte is checked, of sockets that are opened before the death is known, too.
+        world.load(1, "require", &[]);
+        let alive = ends[dead ^ 1].clone();
+        world.wait("all channels go over the other address", || {
+            ends_of(&session_of(&world, 0)) == [alive.clone(), alive.clone()]
+        });
+        world.load(1, "require", &[]);
+        world.set_way(WAYS[dead], true);
+    }
+    world.wait("each address has a channel again", both);
+    let report = world.report(0, "channels");
+    let counted = &report["counted"];
+    assert_eq!((&counted["violations"], &counted["unserved"]), (&0.into(), &0.into()));
+    assert_eq!(report["sockets"].as_array().unwrap().len(), 1, "the held socket is as it was");
+    assert_eq!(session_of(&world, 0)["channels_why"], "one for each address of the peer");
 }
 
 #[test]
