@@ -40,6 +40,16 @@ pub(crate) enum Own {
     Pong(u64),
 }
 
+/// A channel whose handshake is done.
+#[derive(Debug)]
+pub(crate) struct Greeted {
+    pub id: ChannelId,
+    /// The peer's address.
+    pub address: IpAddr,
+    /// As the handshake has left it.
+    pub deframer: Deframer,
+}
+
 #[derive(Debug)]
 pub(crate) struct Channel {
     pub number: Number,
@@ -68,7 +78,8 @@ pub(crate) fn free(channels: &mut [Channel], on: Number, bytes: u64) {
 }
 
 impl Channel {
-    pub fn new(now: Instant, number: Number, (id, address): (ChannelId, IpAddr), deframer: Deframer) -> Self {
+    pub fn new(now: Instant, number: Number, greeted: Greeted) -> Self {
+        let Greeted { id, address, deframer } = greeted;
         Self {
             number,
             id,

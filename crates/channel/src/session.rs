@@ -24,8 +24,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use base::{Duration, Instant};
 
-use crate::channel::{Channel, free};
-use crate::deframer::Deframer;
+use crate::channel::{Channel, Greeted, free};
 use crate::hello::Agreed;
 use crate::limits::{CHANNELS_MAX, JOINS_A_SECOND, RECONNECT_TIME, WINDOW_MAX};
 use crate::open::Open;
@@ -333,15 +332,9 @@ impl Session {
         }
     }
 
-    /// Adds a channel whose handshake is done; `deframer` as the handshake left it.
-    pub(crate) fn join(
-        &mut self,
-        now: Instant,
-        id: (ChannelId, IpAddr),
-        agreed: Agreed,
-        deframer: Deframer,
-    ) -> Number {
-        self.paths.made(id.1);
+    /// Adds a channel whose handshake is done.
+    pub(crate) fn join(&mut self, now: Instant, greeted: Greeted, agreed: Agreed) -> Number {
+        self.paths.made(greeted.address);
         self.agreed.get_or_insert(agreed);
         if now.since(self.joined_since) >= Duration::from_secs(1) {
             (self.joined, self.joined_since) = (0, now);
@@ -349,7 +342,7 @@ impl Session {
         self.joined += 1;
         let number = Number(self.next_number);
         self.next_number += 1;
-        self.channels.push(Channel::new(now, number, id, deframer));
+        self.channels.push(Channel::new(now, number, greeted));
         self.trim();
         self.elect(now);
         number

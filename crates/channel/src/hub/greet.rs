@@ -6,7 +6,8 @@ use base::Instant;
 
 use super::{Hub, Place, SessionId, Wanted};
 use crate::bytes::Input;
-use crate::greeting::Heard;
+use crate::channel::Greeted;
+use crate::greeting::{Greeting, Heard};
 use crate::hello::{Agreed, Hello};
 use crate::limits::SESSIONS_OF_PEER;
 use crate::session::Ended;
@@ -139,7 +140,8 @@ impl Hub {
         let Some(greeting) = self.greetings.remove(&channel) else { return };
         match self.sessions.get_mut(&id).filter(|entry| entry.session.ended().is_none()) {
             Some(entry) => {
-                let number = entry.session.join(now, (channel, greeting.peer), agreed, greeting.deframer);
+                let Greeting { peer: address, deframer, .. } = greeting;
+                let number = entry.session.join(now, Greeted { id: channel, address, deframer }, agreed);
                 self.places.insert(channel, Place { session: id, number });
                 self.touch(id);
             }
