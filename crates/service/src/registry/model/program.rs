@@ -9,12 +9,13 @@ use control::{
 use endpoint::Endpoint;
 use endpoint::host::{Host, Solitary, Waker};
 use endpoint::region::Mapped;
+use endpoint::state;
 use endpoint::stream::{How, Progress, Said};
 use queue::accept::Accepting;
-use queue::stream::Sender;
+use queue::stream::{Sender, raise};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use shm::half_flags::{ACCEPTED, RELEASED};
+use shm::half_flags::{ACCEPTED, FIN, RELEASED};
 use shm::queue_flags::WANT_ROOM;
 use shm::{AcceptQueue, Region, Side};
 use std::collections::{BTreeMap, HashMap};
@@ -222,6 +223,13 @@ impl Program {
         link
     }
 
+    /// Sets `TCP_DEFER_ACCEPT` of a listening socket.
+    pub fn defer(&mut self, world: &mut World, queue: u32, seconds: u16) {
+        let id = self.id(world);
+        let options = SocketOptions { defer_accept: seconds, ..SocketOptions::default() };
+        world.say(id, Request::SetOptions { region: queue, slot: 0, options });
+    }
+
     /// Shows a listening socket.
     pub fn listen(&mut self, world: &mut World, socket: SocketId, backlog: u32, shown: &OwnedFd) -> Reply {
         let (reply, fds) = self.ask_showing(world, Request::Listen { backlog, nonblocking: true }, shown);
@@ -243,12 +251,16 @@ impl Program {
             (Reply::Look { .. }, _) => self.ask(world, ask(true)),
             other => other,
         };
-        let Reply::Connecting { region: info, slot, local, .. } = reply else { return Err(reply) };
+        let Reply::Connecting { region: info, slot, local, deferred, .. } = reply else { return Err(reply) };
         let mapped = match info.pair {
             true => self.map_pair(world, info, &fds),
             false => self.registered().home.clone(),
         };
-        Ok(self.begin(mapped, slot, [local, remote], false))
+        let link = self.begin(mapped, slot, [local, remote], false);
+        if deferred {
+            link.note(state::DEFERRED);
+        }
+        Ok(link)
     }
 
     /// Takes the oldest connection out of an accept queue. Also returns the peer's port.
@@ -347,13 +359,14 @@ impl Program {
         // The process that has the connection must not find this one in a call; nothing else runs meanwhile.
         [&block.tx_lock, &block.rx_lock].iter().for_each(|lock| lock.store(0, Ordering::Release));
         let (reply, _) = self.ask_showing(world, Request::Present { sock: index }, shown);
-        let Reply::Moved { slot, local, peer, .. } = reply else {
+        let Reply::Moved { slot, local, peer, shut_write, .. } = reply else {
             home.region.sock(index).unwrap().holders.store(0, Ordering::Release);
             return Err(reply);
         };
         let link = Endpoint::new(home, slot, self.registered().home.clone(), index);
         link.begin(true, true);
-        link.note(endpoint::state::OPEN);
+        link.note(state::OPEN | if shut_write { state::SHUT_WR } else { 0 });
+        raise(link.halves().0, if shut_write { FIN } else { 0 });
         link.block().ports.store(u32::from(local.port()) << 16 | u32::from(peer.port()), Ordering::Relaxed);
         if let Some(File::Stream(Some(before))) = self.files.insert(socket, File::Stream(Some(link))) {
             let _ = before.release(self.holder_bit(), false);
@@ -379,7 +392,11 @@ impl Program {
             }
             File::Stream(Some(link)) => {
                 let id = self.id(world);
+                let waits = link.state() & state::DEFERRED != 0;
                 let is_last = link.release(self.holder_bit(), false);
+                if is_last && waits {
+                    world.say(id, announcement(&link));
+                }
                 if link.is_left() {
                     world.say(id, Request::LetGo);
                 }
@@ -436,14 +453,27 @@ impl Program {
     }
 
     /// Sends bytes that tell their position. Returns how many fitted.
-    pub fn send(&self, socket: SocketId, from: u64, n: usize) -> Option<usize> {
-        let link = self.endpoint(socket)?;
+    pub fn send(&mut self, world: &mut World, socket: SocketId, from: u64, n: usize) -> Result<usize, Errno> {
         let bytes: Vec<u8> = (0..n as u64).map(|i| byte_at(from + i)).collect();
-        match link.push(&[&bytes], 0, Said::default()) {
-            Ok(Progress::Done(n)) => Some(n),
-            Ok(Progress::Wait) => Some(0),
-            Err(e) => panic!("cannot send: {e}"),
+        let sent = self.announcing(world, socket, |link| link.push(&[&bytes], 0, Said::default()))?;
+        Ok(if let Progress::Done(n) = sent { n } else { 0 })
+    }
+
+    /// Shuts down the sending direction.
+    pub fn shut_down(&mut self, world: &mut World, socket: SocketId) -> Result<(), Errno> {
+        self.announcing(world, socket, |link| link.shut(false, true))
+    }
+
+    /// Does something by a connection, and says it to the service if a listener waits for that.
+    fn announcing<T>(&mut self, world: &mut World, socket: SocketId, act: impl FnOnce(&Endpoint) -> T) -> T {
+        let id = self.id(world);
+        let link = self.endpoint(socket).expect("it has the connection");
+        let waits = link.state() & state::DEFERRED != 0;
+        let result = act(link);
+        if waits && link.state() & state::DEFERRED == 0 {
+            world.say(id, announcement(link));
         }
+        result
     }
 
     /// Reads at most `n` bytes, the first of which is at `from` of the stream. Returns how many there were; `Ok(None)`: none yet.
@@ -469,4 +499,9 @@ impl Program {
 /// The byte at a position of any stream.
 const fn byte_at(position: u64) -> u8 {
     (position ^ position >> 8) as u8
+}
+
+/// What the library says when first bytes, or the end, are there.
+fn announcement(link: &Endpoint) -> Request {
+    Request::Announce { region: link.mapped.id, slot: link.slot() }
 }

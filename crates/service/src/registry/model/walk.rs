@@ -93,6 +93,7 @@ impl Walk {
     }
 
     fn step(&mut self) {
+        self.linux.begin_step();
         let Some(pid) = self.any_process() else { return self.spawn() };
         match self.seed.below(100) {
             0..4 => self.spawn(),
@@ -101,8 +102,9 @@ impl Walk {
             30..48 => self.accept(pid),
             48..60 => self.send(pid),
             60..70 => self.receive(pid),
-            70..79 => self.close(pid),
-            79..83 => self.fork(pid),
+            70..73 => self.shut_down(pid),
+            73..80 => self.close(pid),
+            80..83 => self.fork(pid),
             83..86 => self.kill(pid),
             86..90 => self.pass(pid),
             90..94 => self.take(pid),
@@ -180,14 +182,19 @@ impl Walk {
         let shown = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = shown.local_addr().unwrap();
         let backlog = self.seed.below(4) as u32;
-        let id = self.linux.listen(pid, backlog as usize);
-        self.say(format_args!("{pid} listens by {id} at {at}, backlog {backlog}"));
+        let seconds = [0, 0, 0, 1, 3][self.seed.below(5) as usize];
+        let patience = (seconds > 0).then(|| Duration::from_secs(u64::from(seconds)));
+        let id = self.linux.listen(pid, backlog as usize, patience);
+        self.say(format_args!("{pid} listens by {id} at {at}, backlog {backlog}, patience {patience:?}"));
         self.kernel.insert(id, shown.into());
         self.places.insert(id, Place { at, backlog });
         let shown = &self.kernel[&id];
         let program = self.programs.get_mut(&pid).expect("it lives");
         let reply = program.listen(&mut self.world, id, backlog, shown);
-        assert!(matches!(reply, Reply::Listening { is_known: false, .. }), "{reply:?}");
+        let Reply::Listening { is_known: false, queue, .. } = reply else { panic!("{reply:?}") };
+        if seconds > 0 {
+            program.defer(&mut self.world, queue, seconds);
+        }
     }
 
     /// True when a registered process that has the socket has shown it, or was forked from one that had.
@@ -234,7 +241,9 @@ impl Walk {
         let queue = self.show(pid, listener);
         let (program, world) = self.program(pid);
         let got = program.accept(world, queue);
-        let Some(acceptor) = self.linux.accept(pid, listener) else {
+        let (port, ports) = (got.as_ref().map(|(_, port)| *port), &self.ports);
+        let is_it = |connector| ports.get(&connector).copied() == port;
+        let Some(acceptor) = self.linux.accept(pid, listener, is_it) else {
             assert!(got.is_none(), "there is nothing to accept");
             return;
         };
@@ -267,13 +276,43 @@ impl Walk {
     fn send(&mut self, pid: Pid) {
         let Some(stream) = self.any_file(pid, |file| matches!(file, File::Stream(_))) else { return };
         let (own, peer) = (self.linux.streams[&stream], self.linux.peer_of(stream));
-        if !own.is_established || peer.end != End::Open || !self.takes_over(pid, stream) {
+        if !own.is_established
+            || peer.end != End::Open
+            || self.linux.is_forsaken(stream)
+            || !self.takes_over(pid, stream)
+        {
             return;
         }
         let wanted = 1 + self.seed.below(3000) as usize;
-        let sent = self.programs[&pid].send(stream, own.sent, wanted).expect("it has the connection");
-        self.say(format_args!("{pid} sends {sent} of {wanted} by {stream}"));
-        self.linux.send(stream, sent as u64);
+        let (program, world) = self.program(pid);
+        let sent = program.send(world, stream, own.sent, wanted);
+        self.say(format_args!("{pid} sends {sent:?} of {wanted} by {stream}"));
+        match sent {
+            Ok(n) if !own.is_shut => self.linux.send(stream, n as u64),
+            Err(Errno::PIPE) if own.is_shut => {}
+            other => panic!("{other:?} from send, shut down {}", own.is_shut),
+        }
+        self.world.settle();
+        self.hear();
+    }
+
+    fn shut_down(&mut self, pid: Pid) {
+        let Some(stream) = self.any_file(pid, |file| matches!(file, File::Stream(_))) else { return };
+        let (own, peer) = (self.linux.streams[&stream], self.linux.peer_of(stream));
+        if !own.is_established
+            || peer.end == End::Reset
+            || self.linux.is_forsaken(stream)
+            || !self.takes_over(pid, stream)
+        {
+            return;
+        }
+        let (program, world) = self.program(pid);
+        let answer = program.shut_down(world, stream);
+        self.say(format_args!("{pid} shuts {stream} down: {answer:?}"));
+        // Linux has no connection any more once both directions have ended.
+        let is_over = own.is_shut && peer.has_ended();
+        assert_eq!(answer, if is_over { Err(Errno::NOTCONN) } else { Ok(()) });
+        self.linux.shut_down(stream);
         self.world.settle();
         self.hear();
     }
@@ -281,7 +320,11 @@ impl Walk {
     fn receive(&mut self, pid: Pid) {
         let Some(stream) = self.any_file(pid, |file| matches!(file, File::Stream(_))) else { return };
         let (own, peer) = (self.linux.streams[&stream], self.linux.peer_of(stream));
-        if !own.is_established || peer.end == End::Reset || !self.takes_over(pid, stream) {
+        if !own.is_established
+            || peer.end == End::Reset
+            || self.linux.is_forsaken(stream)
+            || !self.takes_over(pid, stream)
+        {
             return;
         }
         let most = 1 + self.seed.below(5000) as usize;
@@ -289,7 +332,7 @@ impl Walk {
         let unread = peer.sent - own.read;
         self.say(format_args!("{pid} receives {got:?} of {unread} by {stream}"));
         match got {
-            Ok(Some(0)) => assert!(unread == 0 && peer.end == End::Finished, "the stream has not ended"),
+            Ok(Some(0)) => assert!(unread == 0 && peer.has_ended(), "the stream has not ended"),
             Ok(Some(n)) => self.linux.receive(stream, n as u64),
             Ok(None) => assert_eq!(unread, 0, "there are bytes to read"),
             Err(e) => panic!("cannot receive: {e}"),
@@ -361,6 +404,9 @@ impl Walk {
         let program = self.programs.get_mut(&pid).expect("it lives");
         let reply = program.leave(&mut self.world, stream, &self.kernel[&stream]);
         assert!(matches!(reply, None | Some(Reply::Done)), "{reply:?}");
+        if reply.is_some() {
+            self.linux.let_in(stream);
+        }
     }
 
     fn pass(&mut self, pid: Pid) {
@@ -463,6 +509,7 @@ impl Walk {
             }
         }
         self.world.advance(time);
+        self.linux.advance(time);
         self.hear();
         if time >= LONG {
             checks::at_rest(self);
