@@ -120,9 +120,9 @@ impl World {
             assert!(world.command(host, "sh").args(["-c", set]).status().unwrap().success());
         }
         WAYS.iter().for_each(|way| world.set_way(way, true));
-        for host in 0..2 {
+        for (host, second) in SECOND.iter().enumerate() {
             let (second, of) =
-                (format!("{}/24", SECOND[host]), |at: usize| format!("{}+{}", ADDRESSES[at], SECOND[at]));
+                (format!("{second}/24"), |at: usize| format!("{}+{}", ADDRESSES[at], SECOND[at]));
             let (peers, hosts) = (format!("{PEERS},10.82.0.0/24"), format!("{},{}", of(0), of(1)));
             world.serve(
                 host,
