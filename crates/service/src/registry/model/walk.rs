@@ -44,6 +44,10 @@ pub struct Walk {
     places: BTreeMap<SocketId, Place>,
     /// Ports of the connectors' ends.
     ports: BTreeMap<SocketId, u16>,
+    /// The listener to which each process has connected last: it often connects there again.
+    connected: BTreeMap<Pid, SocketId>,
+    /// A walk of one user's processes, that do not fork and have room in their queues: they connect without the service.
+    is_direct: bool,
     next_pid: Pid,
     /// A process has given a connection up that was not established yet, and left with the service: the service hears of that late, and
     /// meanwhile the connection has its place in the backlog.
@@ -62,14 +66,16 @@ impl Walk {
             kernel: BTreeMap::new(),
             places: BTreeMap::new(),
             ports: BTreeMap::new(),
+            connected: BTreeMap::new(),
+            is_direct: !seed.is_multiple_of(2),
             next_pid: 1,
             is_behind: false,
             is_loud,
         }
     }
 
-    /// Takes `steps` steps, then ends all processes: nothing may be left.
-    pub fn run(mut self, steps: usize) {
+    /// Takes `steps` steps, then ends all processes: nothing may be left. Returns how many connections were made without the service.
+    pub fn run(mut self, steps: usize) -> usize {
         for _ in 0..steps {
             self.step();
             checks::after_step(&self);
@@ -90,6 +96,7 @@ impl Walk {
             checks::after_step(&self);
         }
         checks::nothing_is_left(&self.world);
+        self.world.direct
     }
 
     fn step(&mut self) {
@@ -104,7 +111,8 @@ impl Walk {
             60..70 => self.receive(pid),
             70..73 => self.shut_down(pid),
             73..80 => self.close(pid),
-            80..83 => self.fork(pid),
+            80..83 if !self.is_direct => self.fork(pid),
+            80..83 => self.connect(pid),
             83..86 => self.kill(pid),
             86..90 => self.pass(pid),
             90..94 => self.take(pid),
@@ -169,7 +177,7 @@ impl Walk {
         if self.programs.len() >= PROCESSES {
             return;
         }
-        let (pid, user) = (self.new_pid(), 1000 + self.seed.below(2) as u32);
+        let (pid, user) = (self.new_pid(), 1000 + if self.is_direct { 0 } else { self.seed.below(2) as u32 });
         self.say(format_args!("{pid} begins, of user {user}"));
         self.linux.begin(pid);
         self.programs.insert(pid, Program::new(pid, user));
@@ -181,7 +189,7 @@ impl Walk {
         }
         let shown = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = shown.local_addr().unwrap();
-        let backlog = self.seed.below(4) as u32;
+        let backlog = [self.seed.below(4) as u32, 16][usize::from(self.is_direct)];
         let seconds = [0, 0, 0, 1, 3][self.seed.below(5) as usize];
         let patience = (seconds > 0).then(|| Duration::from_secs(u64::from(seconds)));
         let id = self.linux.listen(pid, backlog as usize, patience);
@@ -206,8 +214,10 @@ impl Walk {
     }
 
     fn connect(&mut self, pid: Pid) {
+        let again = self.connected.get(&pid).copied().filter(|_| self.seed.below(3) > 0);
         let all: Vec<SocketId> = self.places.keys().copied().collect();
-        let Some(place) = self.pick(&all).filter(|_| self.has_room(pid)) else { return };
+        let Some(place) = again.or_else(|| self.pick(&all)).filter(|_| self.has_room(pid)) else { return };
+        self.connected.insert(pid, place);
         let at = self.places[&place].at;
         // The kernel may have given a new socket the port of an old one.
         let mut living = self.linux.listeners.keys().copied();
