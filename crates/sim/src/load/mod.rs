@@ -125,7 +125,7 @@ impl Load {
     /// When its next turn is due even without socket events.
     #[must_use]
     pub fn next_deadline(&self) -> Instant {
-        if self.serves.is_some() {
+        if !self.serves.is_empty() {
             return Instant::ZERO;
         }
         self.jobs.front().map_or(Instant::NEVER, |job| job.at)
@@ -150,6 +150,7 @@ impl Load {
         while let Some((port, backlog)) = self.serves.pop_front() {
             stack.act_for(self.listeners.len() as u16);
             self.listeners.extend(stack.listen_on(port, backlog));
+            stack.act_for(0);
         }
         while self.jobs.front().is_some_and(|job| job.at <= now)
             && let Some(job) = self.jobs.pop_front()
