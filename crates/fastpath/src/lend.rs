@@ -11,8 +11,8 @@
 
 use crate::acknowledged::ECHO_MS_MAX;
 use crate::low_water;
-use crate::shares::is_bulk;
 use crate::setup::{Home, Miss, State, Work};
+use crate::shares::is_bulk;
 use base::limits::{PAGE, RING_MAX, RING_MAX_DEFAULT, RING_MIN};
 use base::{Duration, Instant, SeqNumber};
 use flow::{Exception, FlowId, Flows, QUICK_SEGMENTS, state};

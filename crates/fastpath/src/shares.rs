@@ -4,6 +4,7 @@
 //! A flow is bulk when it has received much for several round trips in a row, and until it pauses. All other flows keep their first window:
 //! no request waits because of what this file decides. The windows of a single application are not touched.
 
+use crate::lend::IDLE;
 use crate::setup::{State, Work};
 use base::Duration;
 use base::limits::{RING_MAX, RING_MAX_DEFAULT, RING_MIN};
@@ -33,15 +34,21 @@ impl State {
         let cold = &mut *w.f.cold;
         let rtt = Duration::from_us(cold.srtt_us.max(cold.rcv_rtt_us).into());
         let pause = PAUSE.max(rtt.times(4));
-        match (cold.rounds == ROUNDS, is_much && took < pause) {
-            (false, true) => cold.rounds += 1,
-            (false, false) => cold.rounds = 0,
-            (true, false) if took >= pause.times(PAUSES) => self.end_bulk(w),
-            (true, _) => return,
+        match (is_much && took < pause, cold.rounds) {
+            (_, ROUNDS) if took >= pause.times(PAUSES) => return self.end_bulk(w),
+            (_, ROUNDS) => {}
+            (true, rounds) => {
+                cold.rounds = rounds + 1;
+                if is_bulk(w) {
+                    w.region.bulk().add(1 << w.f.rx.window_log2, &self.receivers);
+                    self.lists.grown.push_back(w.id.0, self.now.plus(IDLE).as_ns());
+                }
+            }
+            (false, _) => cold.rounds = 0,
         }
         if is_bulk(w) {
-            w.region.bulk().add(1 << w.f.rx.window_log2, &self.receivers);
-            self.lists.grown.push_back(w.id.0, self.now.plus(crate::lend::IDLE).as_ns());
+            let known = [w.f.cold.rtt_us_min, w.f.cold.rcv_rtt_us].into_iter().filter(|us| *us > 0);
+            known.for_each(|us| w.region.bulk().note_rtt(us));
         }
     }
 
@@ -85,10 +92,7 @@ impl State {
 
 /// Most bytes that the windows of the bulk flows of the flow's application may sum to beside other applications.
 fn share(w: &Work<'_>) -> u64 {
-    let cold = &w.f.cold;
-    // The least: the bytes that wait here lengthen round trips, and must not lengthen themselves.
-    let known = [cold.rtt_us_min, cold.rcv_rtt_us].into_iter().filter(|us| (1..u32::MAX).contains(us));
-    let rtt_us = known.min().unwrap_or(0);
+    let rtt_us = w.region.bulk().rtt_us_min().unwrap_or(0);
     SHARE * (u64::from(rtt_us) / NEAR.as_us()).max(1)
 }
 

@@ -19,11 +19,20 @@ impl Receivers {
 }
 
 /// The bulk flows of one application that receive.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct BulkFlows {
     flows: AtomicU32,
     /// The sum of their windows, bytes.
     windows: AtomicU64,
+    /// The least round-trip time of one of them, microseconds; `u32::MAX`: none is known.
+    rtt_us_min: AtomicU32,
+}
+
+impl Default for BulkFlows {
+    fn default() -> Self {
+        let rtt_us_min = AtomicU32::new(u32::MAX);
+        Self { flows: AtomicU32::default(), windows: AtomicU64::default(), rtt_us_min }
+    }
 }
 
 impl BulkFlows {
@@ -39,6 +48,7 @@ impl BulkFlows {
     pub fn remove(&self, window: u32, receivers: &Receivers) {
         self.windows.fetch_sub(window.into(), Ordering::Relaxed);
         if self.flows.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.rtt_us_min.store(u32::MAX, Ordering::Relaxed);
             receivers.0.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -47,6 +57,20 @@ impl BulkFlows {
     pub fn resize(&self, before: u32, after: u32) {
         self.windows.fetch_add(after.into(), Ordering::Relaxed);
         self.windows.fetch_sub(before.into(), Ordering::Relaxed);
+    }
+
+    /// Notes that a round trip of a flow that is counted in takes no longer than this.
+    pub fn note_rtt(&self, rtt_us: u32) {
+        if rtt_us < self.rtt_us_min.load(Ordering::Relaxed) {
+            self.rtt_us_min.fetch_min(rtt_us, Ordering::Relaxed);
+        }
+    }
+
+    /// The least round-trip time of a flow, microseconds; `None` if none is known. The bytes that wait here lengthen the round trips of
+    /// flows that are opened meanwhile, but seldom those of all.
+    #[must_use]
+    pub fn rtt_us_min(&self) -> Option<u32> {
+        Some(self.rtt_us_min.load(Ordering::Relaxed)).filter(|us| *us < u32::MAX)
     }
 
     /// The sum of the flows' windows, bytes.
@@ -76,12 +100,14 @@ mod tests {
         assert!(!receivers.are_several());
         other.add(65_536, &receivers);
         assert!(receivers.are_several());
+        [700, 300, 500].into_iter().for_each(|us| one.note_rtt(us));
+        assert_eq!((one.rtt_us_min(), other.rtt_us_min()), (Some(300), None));
         one.resize(8192, 16_384);
         assert_eq!((one.windows(), other.windows()), (20_480, 65_536));
         one.remove(4096, &receivers);
         assert!(receivers.are_several());
         one.remove(16_384, &receivers);
-        assert!(!receivers.are_several() && one.windows() == 0);
+        assert!(!receivers.are_several() && one.windows() == 0 && one.rtt_us_min().is_none());
     }
 
     #[test]

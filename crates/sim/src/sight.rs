@@ -35,8 +35,6 @@ impl Host {
             let Some(mut guard) = guard else { return };
             let rx = guard.parts().rx;
             if rx.region == application {
-                if std::env::var_os("DBG").is_some() { let p2 = (rx.window_log2, rx.promised()); let c = guard.parts().cold; eprintln!("{} {:?} rounds {} rttmin {} rcvrtt {} srtt {} mss {}", application, p2, c.rounds, c.rtt_us_min, c.rcv_rtt_us, c.srtt_us, c.rcv_mss); }
-                let rx = guard.parts().rx;
                 sum += u64::from(rx.rcv_edge.since(rx.last_ack));
             }
         });

@@ -11,8 +11,6 @@ use congestion::Algorithm;
 use link::LinkConfig;
 use std::net::SocketAddr;
 
-/// Packets that wait at the receiver: as many as in the ring of a packet socket.
-const QUEUE: u32 = 16_384;
 /// Mean time between the opens of one application's flows.
 const GAP_NS: f64 = 100_000.0;
 
@@ -110,9 +108,9 @@ impl Shares {
         let most = self.flows[0].max(self.flows[1]);
         let receiver = HostSetting { applications: 2, ..host(most) };
         let delay = Duration::from_us(25);
+        // No packet is lost: windows alone bound what waits. The senders' own links hinder nothing.
         let mut down = LinkConfig::rated(self.rate, delay);
-        down.queue_packets = Some(QUEUE);
-        // The senders' own links hinder nothing.
+        down.queue_packets = None;
         let up = LinkConfig::rated(4 * self.rate, delay);
         let arms: Vec<Arm> = [receiver, host(self.flows[0].max(1)), host(self.flows[1].max(1))]
             .map(|host| Arm { host, up: up.clone(), down: down.clone() })
