@@ -6,8 +6,9 @@
 //!
 //! The window is sized by what the application consumes in a round trip: it doubles while that is at least three eighths of it, up to
 //! the configured maximum, the flow's own limit, and what the windows of the application's other flows leave; when these leave little,
-//! it halves. A flow that has been idle is offered the initial window next; the right edge already promised stays. A ring larger than
-//! both window and promise is given back as soon as it is read empty.
+//! it halves. Beside other applications that receive in bulk it may fall below the initial window (`shares.rs`). A flow that has been
+//! idle is offered the initial window next; the right edge already promised stays. A ring larger than both window and promise is given
+//! back as soon as it is read empty.
 
 use crate::acknowledged::ECHO_MS_MAX;
 use crate::low_water;

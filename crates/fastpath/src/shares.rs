@@ -15,8 +15,9 @@ const ROUNDS: u8 = 4;
 const PAUSE: Duration = Duration::from_ms(20);
 /// A bulk flow may be without bytes for so many such pauses. It waits for the other flows of its application, which may be many.
 const PAUSES: u64 = 5;
-/// Most bytes that the windows of an application's bulk flows sum to beside others, on paths with round trips up to twice `NEAR`; in
-/// proportion on longer ones. As much as a single flow may have on a short path, which so gets as much as a thousand. At least 1 Gbit/s.
+/// Most bytes that the windows of an application's bulk flows sum to beside others, on paths with round trips shorter than twice `NEAR`;
+/// in proportion on longer ones, so that it is at least 1 Gbit/s. As much as a single flow may have on a short path: so a thousand are
+/// offered as much as one.
 const SHARE: u64 = RING_MAX_DEFAULT as u64;
 const NEAR: Duration = Duration::from_ms(16);
 
@@ -54,15 +55,16 @@ impl State {
 
     /// The flow is not bulk any more, if it was: it is offered the first window again.
     pub(crate) fn end_bulk(&mut self, w: &mut Work<'_>) {
-        if is_bulk(w) {
-            w.region.bulk().remove(1 << w.f.rx.window_log2, &self.receivers);
-            w.f.cold.rounds = 0;
-            let first = self.config.receive_buffer_initial.clamp(RING_MIN, RING_MAX).ilog2() as u8;
-            if w.f.rx.window_log2 < first {
-                self.set_window(w, first);
-            }
-        }
+        let was_bulk = is_bulk(w);
         w.f.cold.rounds = 0;
+        if !was_bulk {
+            return;
+        }
+        w.region.bulk().remove(1 << w.f.rx.window_log2, &self.receivers);
+        let first = self.config.receive_buffer_initial.clamp(RING_MIN, RING_MAX).ilog2() as u8;
+        if w.f.rx.window_log2 < first {
+            self.set_window(w, first);
+        }
     }
 
     /// Halves the window of a bulk flow that has more than its part of its application's share. True when it did.
@@ -90,7 +92,8 @@ impl State {
     }
 }
 
-/// Most bytes that the windows of the bulk flows of the flow's application may sum to beside other applications.
+/// Most bytes that the windows of the bulk flows of the flow's application may sum to beside other applications. By the least round trip:
+/// the bytes that wait here lengthen round trips, and must not lengthen them further.
 fn share(w: &Work<'_>) -> u64 {
     let rtt_us = w.region.bulk().rtt_us_min().unwrap_or(0);
     SHARE * (u64::from(rtt_us) / NEAR.as_us()).max(1)

@@ -16,10 +16,12 @@ fn an_application_with_a_hundred_bulk_flows_is_offered_as_much_as_one_with_a_sin
 }
 
 #[test]
+#[ignore = "moves gigabytes"]
 fn an_application_with_a_thousand_bulk_flows_is_offered_as_much_as_one_with_a_single_flow() {
     let result = run([1, 1_000], 4_000_000_000, 1_200);
     assert!(result.jain_of_windows() >= 0.95, "{result:?}");
     assert!(result.goodput > 0.95 * 4e9, "{result:?}");
+    println!("{result:?}");
 }
 
 /// Without a second application all windows are as large as ever.
