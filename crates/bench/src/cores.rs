@@ -129,7 +129,7 @@ fn steps(options: &Options, samples: &mut Samples) {
         let settings: Vec<Steps> =
             (1..=options.runs() as u64).map(|seed| Steps { load, seed, ..STEPS }).collect();
         for result in in_parallel(&settings, Steps::run) {
-            let StepsResult { added, removed, changes, lost, held } = result;
+            let StepsResult { added, removed, changes, lost, overflow, held } = result;
             let case = format!("cores/steps/{}.{}", load / 1_000, load % 1_000 / 100);
             let ms = |time: Option<Duration>| time.map_or(f64::NAN, |time| time.as_ns() as f64 / 1e6);
             let mut add = |metric: &str, unit: &str, value: f64| {
@@ -139,6 +139,7 @@ fn steps(options: &Options, samples: &mut Samples) {
             add("removal", "ms", ms(removed));
             add("changes", "1", changes.len() as f64);
             add("lost", "frames", lost.iter().sum::<u64>() as f64);
+            add("overflow", "frames", overflow as f64);
             add("held back", "us", held.as_ns() as f64 / 1e3);
         }
     }

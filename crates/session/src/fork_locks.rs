@@ -42,6 +42,12 @@ impl Held {
         Self { guards: Vec::new(), owners: Vec::new(), end: Instant::now() + PATIENCE }
     }
 
+    /// True in a forked child when no thread of its parent had that lock then, or when [`Self::take`] had it for the fork. Otherwise it is never
+    /// free again.
+    pub fn is_free<T>(lock: &Mutex<T>) -> bool {
+        !matches!(lock.try_lock(), Err(TryLockError::WouldBlock))
+    }
+
     /// Takes a mutex that is part of `owner`.
     pub fn take<O: Any + Send + Sync, T: 'static>(&mut self, owner: &Arc<O>, of: impl Fn(&O) -> &Mutex<T>) {
         let guard = self.wait(|| match of(owner).try_lock() {
@@ -106,6 +112,7 @@ mod tests {
         let (weak, weak_other) = (Arc::downgrade(&owner), Arc::downgrade(&other));
         drop((owner, other));
         assert!(weak.upgrade().is_some_and(|o| o.try_lock().is_err()));
+        assert!(!Held::is_free(&weak.upgrade().unwrap()));
         drop(held);
         assert!(weak.upgrade().is_none() && weak_other.upgrade().is_none());
 
@@ -113,8 +120,9 @@ mod tests {
         let guard = busy.lock();
         let mut held = Held { end: Instant::now(), ..Held::new() };
         held.take(&busy, |o| o);
-        assert!(held.guards.is_empty());
+        assert!(held.guards.is_empty() && !Held::is_free(&busy));
         drop(guard);
+        assert!(Held::is_free(&busy));
     }
 
     #[test]

@@ -546,6 +546,11 @@ impl Set {
         self.hold_family(held);
     }
 
+    /// In a forked child: false when another thread had a lock of this set, which was made after the others' locks were taken.
+    pub fn is_usable(&self) -> bool {
+        Held::is_free(&self.context) && Held::is_free(&self.inner) && self.is_family_free()
+    }
+
     /// Counts one more descriptor of the set.
     pub fn add_descriptor(&self) {
         self.descriptors.fetch_add(1, Ordering::Relaxed);

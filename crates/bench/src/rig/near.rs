@@ -133,7 +133,7 @@ impl Near {
         let (command_tx, command_rx) = flow::commands(shared.ring_slots);
         let core = Core::new(0, flows.clone(), exception_tx, command_rx, port.capabilities());
         let region = region(slots)?;
-        let slow = slow_path(flows, vec![command_tx], &region);
+        let slow = slow_path(flows, vec![command_tx], [&region]);
         let (news, hears) = channel();
         let application = Application::new(region.clone(), CONTEXT, hears);
         let free = (1..slots).rev().collect();
@@ -233,11 +233,11 @@ impl Near {
     }
 }
 
-/// A slow path that listens at [`NEAR`], for applications in that region.
-pub(super) fn slow_path(
+/// A slow path that listens at [`NEAR`], for applications in those regions, which are numbered from 0.
+pub(super) fn slow_path<'a>(
     flows: Arc<Flows>,
     commands: Vec<CommandSender>,
-    region: &Arc<AppRegion>,
+    regions: impl IntoIterator<Item = &'a Arc<AppRegion>>,
 ) -> SlowPath {
     let config = Config {
         mac: MacAddr(NEAR_MAC),
@@ -246,7 +246,9 @@ pub(super) fn slow_path(
         ..Config::default()
     };
     let mut slow = SlowPath::new(config, flows, commands, Instant::ZERO);
-    slow.add_region(0, region);
+    for (number, region) in (0..).zip(regions) {
+        slow.add_region(number, region);
+    }
     slow.listen(Endpoint::new(NEAR.0.into(), NEAR.1), 1, BACKLOG).expect("the address is ours and free");
     slow
 }

@@ -1,11 +1,11 @@
 //! Several cores of one service. Each is a lane: a core, an application and a far end on one thread, with a memory port of their own between them.
-//! The first lane has the slow path besides. All share the flow table, the records and one region.
+//! The first lane has the slow path besides. All share the flow table and the records; each application has a region, as programs do.
 //!
 //! ```text
 //!   thread 0:  far ◄─ memory port ─► core 0, slow path ─┐
-//!                                    application 0      ├── flows, one region
-//!   thread 1:  far ◄─ memory port ─► core 1            ─┤
-//!                                    application 1     ─┘
+//!                       region 0 ──► application 0      ├── flows
+//!   thread 1:  far ◄─ memory port ─► core 1            ─┘
+//!                       region 1 ──► application 1
 //! ```
 
 use super::application::{CONTEXT, News};
@@ -47,9 +47,15 @@ pub struct Service {
 struct Control {
     slow: SlowPath,
     exceptions: Vec<ExceptionReceiver>,
+    served: Vec<Served>,
+}
+
+/// A lane's application, as the slow path sees it.
+struct Served {
     region: Arc<AppRegion>,
+    /// Slots without a connection.
     free: Vec<u32>,
-    news: Vec<Sender<News>>,
+    news: Sender<News>,
 }
 
 /// Makes a service with so many cores, each with the connections and frames of `setup`, which sends requests of `request_len` bytes.
@@ -57,13 +63,13 @@ struct Control {
 /// # Errors
 /// When there is not enough memory.
 pub fn several(cores: u8, setup: Setup, request_len: usize) -> anyhow::Result<Vec<Lane>> {
-    let slots = (setup.connections * u32::from(cores) + 1).next_power_of_two().max(64);
-    let shared = flow::Config { flows: slots, regions: 2, ..flow::Config::default() };
+    let slots = (setup.connections + 1).next_power_of_two().max(64);
+    let flows = slots * u32::from(cores).next_power_of_two();
+    let shared = flow::Config { flows, regions: u16::from(cores) + 1, ..flow::Config::default() };
     let flows = Arc::new(Flows::new(shared.clone(), [3, 4]));
-    let region = region(slots)?;
-    let (mut lanes, mut commands, mut exceptions, mut news) =
+    let (mut lanes, mut commands, mut exceptions, mut served) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for (index, others) in Others::join(cores, slots as usize).into_iter().enumerate() {
+    for (index, others) in Others::join(cores, shared.flows as usize).into_iter().enumerate() {
         let capabilities = Capabilities {
             queues: u16::from(cores),
             rss: cores > 1,
@@ -75,17 +81,17 @@ pub fn several(cores: u8, setup: Setup, request_len: usize) -> anyhow::Result<Ve
         let (command_tx, command_rx) = flow::commands(shared.ring_slots);
         let core = Core::new(index as u8, flows.clone(), exception_tx, command_rx, port.capabilities());
         let core = if cores > 1 { core.with_others(others) } else { core };
-        let (tell, hears) = channel();
-        let application = Application::new(region.clone(), CONTEXT + index as u32, hears);
+        let region = region(slots)?;
+        let (news, hears) = channel();
+        let application = Application::new(region.clone(), CONTEXT, hears);
         let far = Far::at(far, FIRST_HOST + HOSTS * index as u8, setup.connections, request_len);
         lanes.push(Lane { service: Service { core, port, application, control: None }, far });
         commands.push(command_tx);
         exceptions.push(exception_rx);
-        news.push(tell);
+        served.push(Served { region, free: (1..slots).rev().collect(), news });
     }
-    let slow = slow_path(flows, commands, &region);
-    let free = (1..slots).rev().collect();
-    lanes[0].service.control = Some(Control { slow, exceptions, region, free, news });
+    let slow = slow_path(flows, commands, served.iter().map(|served| &served.region));
+    lanes[0].service.control = Some(Control { slow, exceptions, served });
     Ok(lanes)
 }
 
@@ -136,18 +142,21 @@ impl Control {
     fn on_event(&mut self, now: Instant, event: &Event) {
         let Event::Incoming { pending, remote, .. } = event else { return };
         let lane = lane_of(remote.addr);
-        let (Some(slot), Some(news)) = (self.free.pop(), self.news.get(lane)) else {
+        let Some(Served { region, free, news }) = self.served.get_mut(lane) else {
             return self.slow.refuse(now, *pending);
         };
-        clear(&self.region, slot, CONTEXT + lane as u32);
+        let Some(slot) = free.pop() else { return self.slow.refuse(now, *pending) };
+        clear(region, slot, CONTEXT);
         // The core is that to which the handshake came.
-        if self.slow.accept(now, *pending, Owner { region: 0, slot, core: lane as u8 }).is_ok() {
+        let owner = Owner { region: lane as u16, slot, core: lane as u8 };
+        if self.slow.accept(now, *pending, owner).is_ok() {
             // This fails when the application is gone, at the end of a run.
             let _ = news.send(News::Accepted(slot));
         } else {
-            self.free.push(slot);
+            free.push(slot);
         }
-        self.slow.set_accept_room(1, self.free.len());
+        let room = self.served.iter().map(|served| served.free.len()).sum();
+        self.slow.set_accept_room(1, room);
     }
 }
 

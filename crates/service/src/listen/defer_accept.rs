@@ -6,7 +6,7 @@ use crate::listen::table::{Incoming, Origin};
 use crate::memory::region::Stage;
 use crate::registry::{Answer, Registry};
 use shm::half_flags::{RELEASED, RESET};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 /// A connection that waits for its first bytes, and the listener for which it was made.
@@ -48,6 +48,11 @@ impl Deferred {
 
     fn count(&self, listener: u32) -> usize {
         self.by_listener.get(&listener).copied().unwrap_or(0)
+    }
+
+    /// All connections that wait, each with the listener for which it was made.
+    pub fn all(&self) -> impl Iterator<Item = (u32, &Incoming)> {
+        self.all.values().map(|waiting| (waiting.listener, &waiting.incoming))
     }
 
     /// When the time of the first waiting connection is over.
@@ -103,6 +108,17 @@ impl Registry {
             |origin: &Origin| self.connector_flags(*origin).is_none_or(|flags| flags & RELEASED != 0);
         let left: Vec<Origin> = self.listeners.deferred.all.keys().copied().filter(is_left).collect();
         left.into_iter().for_each(|origin| self.let_in(origin));
+    }
+
+    /// Resets connections whose listener has closed and whose acceptor's memory goes, because no process in `held` owns it. Closed with that
+    /// memory they would look like served ones.
+    pub fn reset_deferred(&mut self, held: &HashSet<u32>) {
+        let is_over =
+            |incoming: &Incoming| self.party_that_accepts(incoming).is_none_or(|p| !held.contains(&p));
+        let all = self.listeners.deferred.all.iter();
+        let over: Vec<Origin> =
+            all.filter(|(_, waiting)| is_over(&waiting.incoming)).map(|(origin, _)| *origin).collect();
+        over.into_iter().for_each(|origin| self.let_in(origin));
     }
 
     /// Ends the wait of a connection, if it waits, and puts it into its accept queue.

@@ -85,7 +85,8 @@ impl Registry {
         is_left
     }
 
-    fn party_that_accepts(&self, (origin, record): &Incoming) -> Option<u32> {
+    /// The process that owns the acceptor's end; `None`: its region is gone.
+    pub fn party_that_accepts(&self, (origin, record): &Incoming) -> Option<u32> {
         match origin {
             Origin::Pair(region, _) => self.pairs.get(region).map(|pair| pair.parties[1]),
             Origin::Relay(_) | Origin::Flow(..) => self.regions.get(&record.region).map(|r| r.owner),

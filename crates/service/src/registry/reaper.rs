@@ -174,6 +174,7 @@ impl Registry {
             self.release_holders(family, bits, offender);
         }
         let held = self.held();
+        self.reset_deferred(&held);
         self.end_sides(&held, offender);
         let gone: Vec<u32> =
             self.regions.values().filter(|r| !held.contains(&r.owner)).map(|r| r.memory.id).collect();

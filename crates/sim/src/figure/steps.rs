@@ -51,8 +51,11 @@ pub struct StepsResult {
     pub removed: Option<Duration>,
     /// Number of cores over time: each change, since the beginning.
     pub changes: Vec<(Duration, u8)>,
-    /// Messages that did not arrive, frames dropped, and segments that came out of order.
+    /// Messages that did not arrive, frames that moves lost (a core had no room for them), and, if no frame at all was dropped, segments that
+    /// came out of order.
     pub lost: [u64; 3],
+    /// Frames that found the queue of the interface or of a link full: the load was more than a core's, and the senders had not slowed down yet.
+    pub overflow: u64,
     /// Longest time that a move held frames back, beyond what the old core still had to do.
     pub held: Duration,
 }
@@ -154,8 +157,10 @@ impl Steps {
                 cores = serving;
             }
         }
-        let (lost, held) = world.end(end);
-        StepsResult { added, removed, changes, lost, held }
+        let ([left, dropped, out_of_order], held) = world.end(end);
+        let not_parked = world.host(|host| host.moves().not_parked);
+        let lost = [left, not_parked, if dropped == 0 { out_of_order } else { 0 }];
+        StepsResult { added, removed, changes, lost, overflow: dropped - not_parked, held }
     }
 
     /// A steady load of 0.6 cores, and cores that are added and taken back by order: what a steady flow feels of each change.

@@ -334,6 +334,11 @@ impl Set {
         drop(members);
     }
 
+    /// True in a forked child when no other thread had a lock of the family.
+    pub(super) fn is_family_free(&self) -> bool {
+        Held::is_free(&self.family.members) && Held::is_free(&self.family.outer)
+    }
+
     /// Takes the family's locks before a fork, with those of its interest.
     pub(super) fn hold_family(self: &Arc<Self>, held: &mut Held) {
         held.take(self, |set| &set.family.members);

@@ -175,6 +175,9 @@ fn become_child() {
         io_uring::forget_pins();
     }
     drop(HELD.take());
+    if !ALONE.get() {
+        forget_stuck_sets();
+    }
     placeholder::in_child();
     cycle_account::child();
     endpoint::lock::forget_thread_number();
@@ -207,6 +210,15 @@ fn become_child() {
         return;
     };
     session::announce(parent, holder);
+}
+
+/// In the child: forgets the sets that another thread had locked, before anything is closed. The kernel copies descriptors before memory, so the
+/// number of a set that was made meanwhile may be free here, and the next file's.
+fn forget_stuck_sets() {
+    let mut stuck = Vec::new();
+    file::SETS.each(|fd, set| stuck.extend((!set.is_usable()).then_some(fd)));
+    // Not dropped: that would take the stuck lock.
+    stuck.into_iter().filter_map(|fd| file::SETS.remove(fd)).for_each(std::mem::forget);
 }
 
 /// This process is about to end. A forked child lets go of what others hold, too: a process that has waited for its end then holds it

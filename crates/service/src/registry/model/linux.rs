@@ -2,6 +2,7 @@
 //! It knows nothing of the service.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 /// Number of a process.
 pub type Pid = u32;
@@ -26,6 +27,8 @@ pub struct Stream {
     pub peer: SocketId,
     /// The handshake is over: the listener's backlog had room.
     pub is_established: bool,
+    /// This end's process has called `shutdown` for the sending direction.
+    pub is_shut: bool,
     /// Bytes that this end has sent.
     pub sent: u64,
     /// Bytes that this end has read.
@@ -39,10 +42,21 @@ pub struct Stream {
 pub struct Listener {
     /// As given to `listen`.
     pub backlog: usize,
-    /// Acceptors' ends that wait to be accepted, the oldest first.
-    pub queue: VecDeque<SocketId>,
+    /// `TCP_DEFER_ACCEPT`: how long a connection waits for its first bytes.
+    pub patience: Option<Duration>,
+    /// Acceptors' ends that wait to be accepted, the oldest first, each with the step at which it came.
+    pub queue: VecDeque<(SocketId, u32)>,
     /// Acceptors' ends for which the backlog has no room yet.
-    pub late: VecDeque<SocketId>,
+    pub late: VecDeque<(SocketId, u32)>,
+}
+
+/// A connection that is established for its connector, and waits for first bytes.
+#[derive(Clone, Copy, Debug)]
+struct Deferred {
+    acceptor: SocketId,
+    listener: SocketId,
+    /// When it need not wait any more.
+    until: Duration,
 }
 
 /// All processes and sockets.
@@ -56,7 +70,18 @@ pub struct Linux {
     pub streams: BTreeMap<SocketId, Stream>,
     /// The sockets that listen, by their numbers.
     pub listeners: BTreeMap<SocketId, Listener>,
+    /// Connections that wait for their first bytes, the oldest first.
+    deferred: Vec<Deferred>,
+    now: Duration,
+    steps: u32,
     next: SocketId,
+}
+
+impl Stream {
+    /// Nothing more comes from this end.
+    pub fn has_ended(&self) -> bool {
+        self.is_shut || self.end == End::Finished
+    }
 }
 
 impl Linux {
@@ -90,43 +115,113 @@ impl Linux {
     }
 
     /// A process listens by a new socket.
-    pub fn listen(&mut self, pid: Pid, backlog: usize) -> SocketId {
+    pub fn listen(&mut self, pid: Pid, backlog: usize, patience: Option<Duration>) -> SocketId {
         let id = self.new_id();
-        self.listeners.insert(id, Listener { backlog, queue: VecDeque::new(), late: VecDeque::new() });
+        let (queue, late) = (VecDeque::new(), VecDeque::new());
+        self.listeners.insert(id, Listener { backlog, patience, queue, late });
         self.give(pid, id);
         id
     }
 
     /// A process connects. `None`: the socket no longer listens, the connection is refused.
     pub fn connect(&mut self, pid: Pid, listener: SocketId) -> Option<SocketId> {
-        self.listeners.contains_key(&listener).then_some(())?;
+        let Listener { backlog, patience, .. } = *self.listeners.get(&listener)?;
         let (connector, acceptor) = (self.new_id(), self.new_id());
         for (id, peer) in [(connector, acceptor), (acceptor, connector)] {
-            let stream = Stream { peer, is_established: false, sent: 0, read: 0, end: End::Open };
+            let stream =
+                Stream { peer, is_established: false, is_shut: false, sent: 0, read: 0, end: End::Open };
             self.streams.insert(id, stream);
         }
-        self.listeners.get_mut(&listener)?.late.push_back(acceptor);
         self.give(pid, connector);
-        self.admit(listener);
+        let waiting = self.deferred.iter().filter(|waiting| waiting.listener == listener).count();
+        match patience.filter(|_| waiting <= backlog) {
+            Some(patience) => {
+                self.deferred.push(Deferred { acceptor, listener, until: self.now + patience });
+                self.establish(acceptor);
+            }
+            None => self.arrive(listener, acceptor),
+        }
         Some(connector)
+    }
+
+    fn arrive(&mut self, listener: SocketId, acceptor: SocketId) {
+        let step = self.steps;
+        self.listeners.get_mut(&listener).into_iter().for_each(|l| l.late.push_back((acceptor, step)));
+        self.admit(listener);
+    }
+
+    fn establish(&mut self, acceptor: SocketId) {
+        let connector = self.streams[&acceptor].peer;
+        for end in [acceptor, connector] {
+            self.streams.get_mut(&end).into_iter().for_each(|stream| stream.is_established = true);
+        }
+    }
+
+    /// A connection need not wait for first bytes any more, if it does: its connector has sent something, or ended, or may be in another
+    /// process.
+    pub fn let_in(&mut self, connector: SocketId) {
+        let Some(acceptor) = self.streams.get(&connector).map(|stream| stream.peer) else { return };
+        let Some(index) = self.deferred.iter().position(|waiting| waiting.acceptor == acceptor) else {
+            return;
+        };
+        let Deferred { listener, .. } = self.deferred.remove(index);
+        match self.listeners.contains_key(&listener) {
+            true => self.arrive(listener, acceptor),
+            // Only now the connector hears that nothing listens.
+            false => self.end(acceptor, End::Reset),
+        }
+    }
+
+    /// True when a connector's listener has closed before the first bytes. Linux says so when they come; the service may earlier.
+    pub fn is_forsaken(&self, connector: SocketId) -> bool {
+        let is_its =
+            |waiting: &&Deferred| self.streams.get(&waiting.acceptor).is_some_and(|s| s.peer == connector);
+        let waiting = self.deferred.iter().find(is_its);
+        waiting.is_some_and(|waiting| !self.listeners.contains_key(&waiting.listener))
+    }
+
+    /// The next step begins.
+    pub fn begin_step(&mut self) {
+        self.steps += 1;
+    }
+
+    /// Time goes on.
+    pub fn advance(&mut self, time: Duration) {
+        self.now += time;
+        while let Some(waiting) = self
+            .deferred
+            .iter()
+            .filter(|waiting| waiting.until <= self.now)
+            .min_by_key(|waiting| waiting.until)
+        {
+            self.let_in(self.streams[&waiting.acceptor].peer);
+        }
     }
 
     /// Establishes the connections for which the backlog has room: Linux admits one more than the backlog.
     fn admit(&mut self, listener: SocketId) {
-        let Some(l) = self.listeners.get_mut(&listener) else { return };
-        while l.queue.len() <= l.backlog {
-            let Some(acceptor) = l.late.pop_front() else { return };
-            l.queue.push_back(acceptor);
-            let connector = self.streams[&acceptor].peer;
-            for end in [acceptor, connector] {
-                self.streams.get_mut(&end).into_iter().for_each(|stream| stream.is_established = true);
-            }
+        while let Some(l) = self.listeners.get_mut(&listener).filter(|l| l.queue.len() <= l.backlog) {
+            let Some(late) = l.late.pop_front() else { return };
+            l.queue.push_back(late);
+            self.establish(late.0);
         }
     }
 
-    /// A process accepts the oldest connection.
-    pub fn accept(&mut self, pid: Pid, listener: SocketId) -> Option<SocketId> {
-        let acceptor = self.listeners.get_mut(&listener)?.queue.pop_front()?;
+    /// A process accepts the oldest connection; of several that came in one step, as when a process dies, the one that `is_it`.
+    pub fn accept(
+        &mut self,
+        pid: Pid,
+        listener: SocketId,
+        is_it: impl Fn(SocketId) -> bool,
+    ) -> Option<SocketId> {
+        let queue = &mut self.listeners.get_mut(&listener)?.queue;
+        let (_, oldest) = *queue.front()?;
+        let peers = &self.streams;
+        let chosen = queue
+            .iter()
+            .take_while(|(_, step)| *step == oldest)
+            .position(|(acceptor, _)| peers.get(acceptor).is_some_and(|stream| is_it(stream.peer)));
+        let (acceptor, _) = queue.remove(chosen.unwrap_or(0))?;
         self.give(pid, acceptor);
         self.admit(listener);
         Some(acceptor)
@@ -135,11 +230,20 @@ impl Linux {
     /// A process sends `n` bytes.
     pub fn send(&mut self, socket: SocketId, n: u64) {
         self.streams.get_mut(&socket).into_iter().for_each(|stream| stream.sent += n);
+        if n > 0 {
+            self.let_in(socket);
+        }
     }
 
     /// A process reads `n` bytes.
     pub fn receive(&mut self, socket: SocketId, n: u64) {
         self.streams.get_mut(&socket).into_iter().for_each(|stream| stream.read += n);
+    }
+
+    /// A process shuts down the sending direction.
+    pub fn shut_down(&mut self, socket: SocketId) {
+        self.streams.get_mut(&socket).into_iter().for_each(|stream| stream.is_shut = true);
+        self.let_in(socket);
     }
 
     /// A new process without sockets.
@@ -188,17 +292,19 @@ impl Linux {
             return;
         }
         if let Some(listener) = self.listeners.remove(&socket) {
-            for acceptor in listener.queue.into_iter().chain(listener.late) {
+            for (acceptor, _) in listener.queue.into_iter().chain(listener.late) {
                 self.end(acceptor, End::Reset);
             }
             return;
         }
         let Some(stream) = self.streams.get(&socket).copied() else { return };
-        // RFC 2525, 2.17: a connection that is closed with unread data is reset.
-        let is_unread = self.streams[&stream.peer].sent != stream.read;
-        self.end(socket, if is_unread { End::Reset } else { End::Finished });
+        // RFC 2525, 2.17: a connection that is closed with unread data is reset; unless both directions had ended, when there is none any more.
+        let peer = self.streams[&stream.peer];
+        let is_reset = peer.sent != stream.read && !(stream.is_shut && peer.has_ended());
+        self.let_in(socket);
+        self.end(socket, if is_reset { End::Reset } else { End::Finished });
         if !stream.is_established {
-            self.listeners.values_mut().for_each(|l| l.late.retain(|acceptor| *acceptor != stream.peer));
+            self.listeners.values_mut().for_each(|l| l.late.retain(|(acceptor, _)| *acceptor != stream.peer));
             self.end(stream.peer, End::Finished);
         }
     }

@@ -4,21 +4,24 @@
 use super::linux::{Pid, SocketId};
 use super::world::{Descriptors, World};
 use control::{
-    AcceptRecord, Left, PROTOCOL, Parent, Push, RegionInfo, Reply, Request, SocketOptions, Unlisten,
+    AcceptRecord, Grant, Left, Lent, PROTOCOL, Parent, Push, RegionInfo, Reply, Request, SocketOptions,
+    Unlisten,
 };
 use endpoint::Endpoint;
 use endpoint::host::{Host, Solitary, Waker};
 use endpoint::region::Mapped;
+use endpoint::slot_grant::Granted;
+use endpoint::state;
 use endpoint::stream::{How, Progress, Said};
 use queue::accept::Accepting;
-use queue::stream::Sender;
+use queue::stream::{Sender, raise};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use shm::half_flags::{ACCEPTED, RELEASED};
+use shm::half_flags::{ACCEPTED, FIN, LENT, OPEN, RELEASED};
 use shm::queue_flags::WANT_ROOM;
 use shm::{AcceptQueue, Region, Side};
 use std::collections::{BTreeMap, HashMap};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -46,6 +49,15 @@ pub struct Registration {
     home: Arc<Mapped>,
 }
 
+/// The right to connect to a listener without the service, as `session`'s.
+#[derive(Debug)]
+struct Way {
+    queue: u32,
+    mapped: Arc<Mapped>,
+    epoch: u32,
+    source: IpAddr,
+}
+
 /// A process of the walk, with the library's part played by hand.
 #[derive(Debug)]
 pub struct Program {
@@ -63,6 +75,7 @@ pub struct Program {
     oldest: Option<Arc<Mapped>>,
     mapped: HashMap<(u32, u8), Arc<Mapped>>,
     queues: HashMap<u32, Arc<AcceptQueue>>,
+    ways: HashMap<SocketAddr, Way>,
 }
 
 #[derive(Debug)]
@@ -86,6 +99,7 @@ impl Program {
             oldest: None,
             mapped: HashMap::new(),
             queues: HashMap::new(),
+            ways: HashMap::new(),
         }
     }
 
@@ -222,6 +236,13 @@ impl Program {
         link
     }
 
+    /// Sets `TCP_DEFER_ACCEPT` of a listening socket.
+    pub fn defer(&mut self, world: &mut World, queue: u32, seconds: u16) {
+        let id = self.id(world);
+        let options = SocketOptions { defer_accept: seconds, ..SocketOptions::default() };
+        world.say(id, Request::SetOptions { region: queue, slot: 0, options });
+    }
+
     /// Shows a listening socket.
     pub fn listen(&mut self, world: &mut World, socket: SocketId, backlog: u32, shown: &OwnedFd) -> Reply {
         let (reply, fds) = self.ask_showing(world, Request::Listen { backlog, nonblocking: true }, shown);
@@ -236,19 +257,64 @@ impl Program {
         reply
     }
 
-    /// Connects by the service. The endpoint still has to be given its number.
+    /// Connects, by the service where it must. The endpoint still has to be given its number.
     pub fn connect(&mut self, world: &mut World, remote: SocketAddr) -> Result<Endpoint, Reply> {
+        if let Some(link) = self.connect_directly(remote) {
+            world.direct += 1;
+            return Ok(link);
+        }
         let ask = |has_looked| Request::Connect { remote, options: SocketOptions::default(), has_looked };
         let (reply, fds) = match self.ask(world, ask(false)) {
             (Reply::Look { .. }, _) => self.ask(world, ask(true)),
             other => other,
         };
-        let Reply::Connecting { region: info, slot, local, .. } = reply else { return Err(reply) };
+        let Reply::Connecting { region: info, slot, local, lent, deferred } = reply else {
+            return Err(reply);
+        };
+        if let (Some(Lent { queue, is_new: true, .. }), [.., words, table]) = (&lent, &fds[..]) {
+            let memory = AcceptQueue::open([words.as_fd(), table.as_fd()]).unwrap();
+            self.queues.insert(*queue, Arc::new(memory));
+        }
         let mapped = match info.pair {
             true => self.map_pair(world, info, &fds),
             false => self.registered().home.clone(),
         };
-        Ok(self.begin(mapped, slot, [local, remote], false))
+        lent.iter().for_each(|lent| self.learn(remote, &mapped, lent));
+        let link = self.begin(mapped, slot, [local, remote], false);
+        if deferred {
+            link.note(state::DEFERRED);
+        }
+        Ok(link)
+    }
+
+    fn learn(&mut self, remote: SocketAddr, mapped: &Arc<Mapped>, lent: &Lent) {
+        let Lent { queue, epoch, source, ref grants, .. } = *lent;
+        let granted =
+            |grant: &Grant| (grant.slot, Granted { port: grant.port, remote, queue, grant: grant.grant });
+        mapped.lease.add(mapped, grants.iter().map(granted));
+        self.ways.insert(remote, Way { queue, mapped: mapped.clone(), epoch, source });
+    }
+
+    /// Connects without the service. `None`: the process has no right to, or the queue is full.
+    fn connect_directly(&mut self, remote: SocketAddr) -> Option<Endpoint> {
+        let Way { queue, ref mapped, epoch, source } = *self.ways.get(&remote)?;
+        let memory = self.queues.get(&queue).filter(|memory| memory.epoch() == epoch);
+        let Some(memory) = memory.cloned() else {
+            self.ways.remove(&remote);
+            return None;
+        };
+        let accepting = Accepting::new(memory.words());
+        if accepting.count() > memory.backlog() as usize {
+            return None;
+        }
+        let mapped = mapped.clone();
+        let (slot, Granted { port, grant, .. }) = mapped.lease.take(&mapped, remote, queue)?;
+        let link = self.begin(mapped, slot, [SocketAddr::new(source, port), remote], false);
+        let (own, peer) = link.halves();
+        own.flags.store(OPEN, Ordering::Release);
+        peer.flags.store(OPEN | LENT, Ordering::Release);
+        assert!(accepting.push(grant), "the queue has room for each grant");
+        Some(link)
     }
 
     /// Takes the oldest connection out of an accept queue. Also returns the peer's port.
@@ -347,13 +413,14 @@ impl Program {
         // The process that has the connection must not find this one in a call; nothing else runs meanwhile.
         [&block.tx_lock, &block.rx_lock].iter().for_each(|lock| lock.store(0, Ordering::Release));
         let (reply, _) = self.ask_showing(world, Request::Present { sock: index }, shown);
-        let Reply::Moved { slot, local, peer, .. } = reply else {
+        let Reply::Moved { slot, local, peer, shut_write, .. } = reply else {
             home.region.sock(index).unwrap().holders.store(0, Ordering::Release);
             return Err(reply);
         };
         let link = Endpoint::new(home, slot, self.registered().home.clone(), index);
         link.begin(true, true);
-        link.note(endpoint::state::OPEN);
+        link.note(state::OPEN | if shut_write { state::SHUT_WR } else { 0 });
+        raise(link.halves().0, if shut_write { FIN } else { 0 });
         link.block().ports.store(u32::from(local.port()) << 16 | u32::from(peer.port()), Ordering::Relaxed);
         if let Some(File::Stream(Some(before))) = self.files.insert(socket, File::Stream(Some(link))) {
             let _ = before.release(self.holder_bit(), false);
@@ -379,7 +446,16 @@ impl Program {
             }
             File::Stream(Some(link)) => {
                 let id = self.id(world);
+                let waits = link.state() & state::DEFERRED != 0;
+                // The slot may be lent again as soon as it is released.
+                let is_lent = link.mapped.lease.has(link.slot());
                 let is_last = link.release(self.holder_bit(), false);
+                if is_last && is_lent {
+                    link.mapped.lease.closed(link.slot());
+                }
+                if is_last && waits {
+                    world.say(id, announcement(&link));
+                }
                 if link.is_left() {
                     world.say(id, Request::LetGo);
                 }
@@ -432,18 +508,32 @@ impl Program {
             oldest: self.oldest.as_ref().map(of),
             mapped,
             queues: self.queues.clone(),
+            ways: HashMap::new(),
         })
     }
 
     /// Sends bytes that tell their position. Returns how many fitted.
-    pub fn send(&self, socket: SocketId, from: u64, n: usize) -> Option<usize> {
-        let link = self.endpoint(socket)?;
+    pub fn send(&mut self, world: &mut World, socket: SocketId, from: u64, n: usize) -> Result<usize, Errno> {
         let bytes: Vec<u8> = (0..n as u64).map(|i| byte_at(from + i)).collect();
-        match link.push(&[&bytes], 0, Said::default()) {
-            Ok(Progress::Done(n)) => Some(n),
-            Ok(Progress::Wait) => Some(0),
-            Err(e) => panic!("cannot send: {e}"),
+        let sent = self.announcing(world, socket, |link| link.push(&[&bytes], 0, Said::default()))?;
+        Ok(if let Progress::Done(n) = sent { n } else { 0 })
+    }
+
+    /// Shuts down the sending direction.
+    pub fn shut_down(&mut self, world: &mut World, socket: SocketId) -> Result<(), Errno> {
+        self.announcing(world, socket, |link| link.shut(false, true))
+    }
+
+    /// Does something by a connection, and says it to the service if a listener waits for that.
+    fn announcing<T>(&mut self, world: &mut World, socket: SocketId, act: impl FnOnce(&Endpoint) -> T) -> T {
+        let id = self.id(world);
+        let link = self.endpoint(socket).expect("it has the connection");
+        let waits = link.state() & state::DEFERRED != 0;
+        let result = act(link);
+        if waits && link.state() & state::DEFERRED == 0 {
+            world.say(id, announcement(link));
         }
+        result
     }
 
     /// Reads at most `n` bytes, the first of which is at `from` of the stream. Returns how many there were; `Ok(None)`: none yet.
@@ -469,4 +559,9 @@ impl Program {
 /// The byte at a position of any stream.
 const fn byte_at(position: u64) -> u8 {
     (position ^ position >> 8) as u8
+}
+
+/// What the library says when first bytes, or the end, are there.
+fn announcement(link: &Endpoint) -> Request {
+    Request::Announce { region: link.mapped.id, slot: link.slot() }
 }

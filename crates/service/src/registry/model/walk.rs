@@ -44,6 +44,10 @@ pub struct Walk {
     places: BTreeMap<SocketId, Place>,
     /// Ports of the connectors' ends.
     ports: BTreeMap<SocketId, u16>,
+    /// The listener to which each process has connected last: it often connects there again.
+    connected: BTreeMap<Pid, SocketId>,
+    /// A walk of one user's processes, that do not fork and have room in their queues: they connect without the service.
+    is_direct: bool,
     next_pid: Pid,
     /// A process has given a connection up that was not established yet, and left with the service: the service hears of that late, and
     /// meanwhile the connection has its place in the backlog.
@@ -62,14 +66,16 @@ impl Walk {
             kernel: BTreeMap::new(),
             places: BTreeMap::new(),
             ports: BTreeMap::new(),
+            connected: BTreeMap::new(),
+            is_direct: !seed.is_multiple_of(2),
             next_pid: 1,
             is_behind: false,
             is_loud,
         }
     }
 
-    /// Takes `steps` steps, then ends all processes: nothing may be left.
-    pub fn run(mut self, steps: usize) {
+    /// Takes `steps` steps, then ends all processes: nothing may be left. Returns how many connections were made without the service.
+    pub fn run(mut self, steps: usize) -> usize {
         for _ in 0..steps {
             self.step();
             checks::after_step(&self);
@@ -90,9 +96,11 @@ impl Walk {
             checks::after_step(&self);
         }
         checks::nothing_is_left(&self.world);
+        self.world.direct
     }
 
     fn step(&mut self) {
+        self.linux.begin_step();
         let Some(pid) = self.any_process() else { return self.spawn() };
         match self.seed.below(100) {
             0..4 => self.spawn(),
@@ -101,8 +109,10 @@ impl Walk {
             30..48 => self.accept(pid),
             48..60 => self.send(pid),
             60..70 => self.receive(pid),
-            70..79 => self.close(pid),
-            79..83 => self.fork(pid),
+            70..73 => self.shut_down(pid),
+            73..80 => self.close(pid),
+            80..83 if !self.is_direct => self.fork(pid),
+            80..83 => self.connect(pid),
             83..86 => self.kill(pid),
             86..90 => self.pass(pid),
             90..94 => self.take(pid),
@@ -167,7 +177,7 @@ impl Walk {
         if self.programs.len() >= PROCESSES {
             return;
         }
-        let (pid, user) = (self.new_pid(), 1000 + self.seed.below(2) as u32);
+        let (pid, user) = (self.new_pid(), 1000 + if self.is_direct { 0 } else { self.seed.below(2) as u32 });
         self.say(format_args!("{pid} begins, of user {user}"));
         self.linux.begin(pid);
         self.programs.insert(pid, Program::new(pid, user));
@@ -179,15 +189,20 @@ impl Walk {
         }
         let shown = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = shown.local_addr().unwrap();
-        let backlog = self.seed.below(4) as u32;
-        let id = self.linux.listen(pid, backlog as usize);
-        self.say(format_args!("{pid} listens by {id} at {at}, backlog {backlog}"));
+        let backlog = [self.seed.below(4) as u32, 16][usize::from(self.is_direct)];
+        let seconds = [0, 0, 0, 1, 3][self.seed.below(5) as usize];
+        let patience = (seconds > 0).then(|| Duration::from_secs(u64::from(seconds)));
+        let id = self.linux.listen(pid, backlog as usize, patience);
+        self.say(format_args!("{pid} listens by {id} at {at}, backlog {backlog}, patience {patience:?}"));
         self.kernel.insert(id, shown.into());
         self.places.insert(id, Place { at, backlog });
         let shown = &self.kernel[&id];
         let program = self.programs.get_mut(&pid).expect("it lives");
         let reply = program.listen(&mut self.world, id, backlog, shown);
-        assert!(matches!(reply, Reply::Listening { is_known: false, .. }), "{reply:?}");
+        let Reply::Listening { is_known: false, queue, .. } = reply else { panic!("{reply:?}") };
+        if seconds > 0 {
+            program.defer(&mut self.world, queue, seconds);
+        }
     }
 
     /// True when a registered process that has the socket has shown it, or was forked from one that had.
@@ -199,8 +214,10 @@ impl Walk {
     }
 
     fn connect(&mut self, pid: Pid) {
+        let again = self.connected.get(&pid).copied().filter(|_| self.seed.below(3) > 0);
         let all: Vec<SocketId> = self.places.keys().copied().collect();
-        let Some(place) = self.pick(&all).filter(|_| self.has_room(pid)) else { return };
+        let Some(place) = again.or_else(|| self.pick(&all)).filter(|_| self.has_room(pid)) else { return };
+        self.connected.insert(pid, place);
         let at = self.places[&place].at;
         // The kernel may have given a new socket the port of an old one.
         let mut living = self.linux.listeners.keys().copied();
@@ -234,7 +251,9 @@ impl Walk {
         let queue = self.show(pid, listener);
         let (program, world) = self.program(pid);
         let got = program.accept(world, queue);
-        let Some(acceptor) = self.linux.accept(pid, listener) else {
+        let (port, ports) = (got.as_ref().map(|(_, port)| *port), &self.ports);
+        let is_it = |connector| ports.get(&connector).copied() == port;
+        let Some(acceptor) = self.linux.accept(pid, listener, is_it) else {
             assert!(got.is_none(), "there is nothing to accept");
             return;
         };
@@ -267,13 +286,43 @@ impl Walk {
     fn send(&mut self, pid: Pid) {
         let Some(stream) = self.any_file(pid, |file| matches!(file, File::Stream(_))) else { return };
         let (own, peer) = (self.linux.streams[&stream], self.linux.peer_of(stream));
-        if !own.is_established || peer.end != End::Open || !self.takes_over(pid, stream) {
+        if !own.is_established
+            || peer.end != End::Open
+            || self.linux.is_forsaken(stream)
+            || !self.takes_over(pid, stream)
+        {
             return;
         }
         let wanted = 1 + self.seed.below(3000) as usize;
-        let sent = self.programs[&pid].send(stream, own.sent, wanted).expect("it has the connection");
-        self.say(format_args!("{pid} sends {sent} of {wanted} by {stream}"));
-        self.linux.send(stream, sent as u64);
+        let (program, world) = self.program(pid);
+        let sent = program.send(world, stream, own.sent, wanted);
+        self.say(format_args!("{pid} sends {sent:?} of {wanted} by {stream}"));
+        match sent {
+            Ok(n) if !own.is_shut => self.linux.send(stream, n as u64),
+            Err(Errno::PIPE) if own.is_shut => {}
+            other => panic!("{other:?} from send, shut down {}", own.is_shut),
+        }
+        self.world.settle();
+        self.hear();
+    }
+
+    fn shut_down(&mut self, pid: Pid) {
+        let Some(stream) = self.any_file(pid, |file| matches!(file, File::Stream(_))) else { return };
+        let (own, peer) = (self.linux.streams[&stream], self.linux.peer_of(stream));
+        if !own.is_established
+            || peer.end == End::Reset
+            || self.linux.is_forsaken(stream)
+            || !self.takes_over(pid, stream)
+        {
+            return;
+        }
+        let (program, world) = self.program(pid);
+        let answer = program.shut_down(world, stream);
+        self.say(format_args!("{pid} shuts {stream} down: {answer:?}"));
+        // Linux has no connection any more once both directions have ended.
+        let is_over = own.is_shut && peer.has_ended();
+        assert_eq!(answer, if is_over { Err(Errno::NOTCONN) } else { Ok(()) });
+        self.linux.shut_down(stream);
         self.world.settle();
         self.hear();
     }
@@ -281,7 +330,11 @@ impl Walk {
     fn receive(&mut self, pid: Pid) {
         let Some(stream) = self.any_file(pid, |file| matches!(file, File::Stream(_))) else { return };
         let (own, peer) = (self.linux.streams[&stream], self.linux.peer_of(stream));
-        if !own.is_established || peer.end == End::Reset || !self.takes_over(pid, stream) {
+        if !own.is_established
+            || peer.end == End::Reset
+            || self.linux.is_forsaken(stream)
+            || !self.takes_over(pid, stream)
+        {
             return;
         }
         let most = 1 + self.seed.below(5000) as usize;
@@ -289,7 +342,7 @@ impl Walk {
         let unread = peer.sent - own.read;
         self.say(format_args!("{pid} receives {got:?} of {unread} by {stream}"));
         match got {
-            Ok(Some(0)) => assert!(unread == 0 && peer.end == End::Finished, "the stream has not ended"),
+            Ok(Some(0)) => assert!(unread == 0 && peer.has_ended(), "the stream has not ended"),
             Ok(Some(n)) => self.linux.receive(stream, n as u64),
             Ok(None) => assert_eq!(unread, 0, "there are bytes to read"),
             Err(e) => panic!("cannot receive: {e}"),
@@ -361,6 +414,9 @@ impl Walk {
         let program = self.programs.get_mut(&pid).expect("it lives");
         let reply = program.leave(&mut self.world, stream, &self.kernel[&stream]);
         assert!(matches!(reply, None | Some(Reply::Done)), "{reply:?}");
+        if reply.is_some() {
+            self.linux.let_in(stream);
+        }
     }
 
     fn pass(&mut self, pid: Pid) {
@@ -463,6 +519,7 @@ impl Walk {
             }
         }
         self.world.advance(time);
+        self.linux.advance(time);
         self.hear();
         if time >= LONG {
             checks::at_rest(self);

@@ -41,6 +41,8 @@ pub struct World {
     pub watched: BTreeMap<u32, Arc<OwnedFd>>,
     /// Descriptors that the core watches before any application comes.
     pub watched_first: usize,
+    /// Connections that processes have made without the service.
+    pub direct: usize,
     /// Messages that processes were sent unasked, by their ids.
     pushes: BTreeMap<u32, Vec<Push>>,
     next_line: u32,
@@ -84,6 +86,7 @@ impl World {
             registry,
             core,
             watched: BTreeMap::new(),
+            direct: 0,
             pushes: BTreeMap::new(),
             next_line: 1,
         }
