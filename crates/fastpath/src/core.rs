@@ -93,7 +93,7 @@ impl Core {
             seen: vec![Seen::NOTHING; BATCH].into_boxed_slice(),
             rung: Vec::with_capacity(NEWS_MAX),
             strangers: Vec::with_capacity(NEWS_MAX),
-            state: State::new(index, config, exceptions, capabilities),
+            state: State::new(index, config, flows.receivers().clone(), exceptions, capabilities),
             flows,
         }
     }

@@ -6,12 +6,14 @@
 //!
 //! The window is sized by what the application consumes in a round trip: it doubles while that is at least three eighths of it, up to
 //! the configured maximum, the flow's own limit, and what the windows of the application's other flows leave; when these leave little,
-//! it halves. A flow that has been idle is offered the initial window next; the right edge already promised stays. A ring larger than
-//! both window and promise is given back as soon as it is read empty.
+//! it halves. Beside other applications that receive in bulk it may fall below the initial window (`shares.rs`). A flow that has been
+//! idle is offered the initial window next; the right edge already promised stays. A ring larger than both window and promise is given
+//! back as soon as it is read empty.
 
 use crate::acknowledged::ECHO_MS_MAX;
 use crate::low_water;
 use crate::setup::{Home, Miss, State, Work};
+use crate::shares::is_bulk;
 use base::limits::{PAGE, RING_MAX, RING_MAX_DEFAULT, RING_MIN};
 use base::{Duration, Instant, SeqNumber};
 use flow::{Exception, FlowId, Flows, QUICK_SEGMENTS, state};
@@ -37,7 +39,7 @@ const SHORT_PATH_MAX: u32 = RING_MAX_DEFAULT;
 const SHORT_PATHS_MAX: u64 = 32 << 20;
 const SHORT_PATHS: Duration = Duration::from_ms(2);
 /// A flow that consumed nothing for this time, and for two timeouts, is idle: its window shrinks to the initial one.
-const IDLE: Duration = Duration::from_secs(1);
+pub(crate) const IDLE: Duration = Duration::from_secs(1);
 
 impl State {
     /// Makes room for `need` bytes from `rcv_nxt` on, if possible. Returns how many bytes fit.
@@ -158,8 +160,13 @@ impl State {
             }
         }
         let consumed = w.f.rx.rx_tail.wrapping_sub(cold.epoch_tail);
+        let took = self.now.since(cold.epoch_at);
         (cold.epoch_tail, cold.epoch_at) = (w.f.rx.rx_tail, self.now);
         let window = 1u32 << w.f.rx.window_log2;
+        self.note_round(w, took, consumed);
+        if self.yield_window(w) {
+            return;
+        }
         if window > self.config.receive_buffer_initial
             && w.region.is_greedy(u64::from(window), windows_most(w))
         {
@@ -217,22 +224,30 @@ impl State {
     }
 
     /// Sets the window's size to `1 << log2`, as far as the application's budget allows. False when it does not.
-    fn set_window(&self, w: &mut Work<'_>, log2: u8) -> bool {
+    pub(crate) fn set_window(&self, w: &mut Work<'_>, log2: u8) -> bool {
         // The window field cannot express a window smaller than two units of its scale.
         let log2 = log2.max(w.f.rx.rcv_shift + 1);
         let initial = self.config.receive_buffer_initial;
         let above = |log2: u8| u64::from((1u32 << log2).saturating_sub(initial));
         let (before, after) = (above(w.f.rx.window_log2), above(log2));
+        let window = 1u32 << w.f.rx.window_log2;
+        if 1 << log2 > window && !self.may_widen(w, log2) {
+            return false;
+        }
         if after > before && !w.region.grant(after - before, 1 << log2, windows_most(w)) {
             return false;
         }
         w.region.ungrant(before.saturating_sub(after));
+        if is_bulk(w) {
+            w.region.bulk().resize(window, 1 << log2);
+        }
         w.f.rx.window_log2 = log2;
         true
     }
 
     /// Makes the initial window the one offered next.
     pub(crate) fn shrink(&mut self, w: &mut Work<'_>) {
+        self.end_bulk(w);
         let initial = self.config.receive_buffer_initial.clamp(RING_MIN, RING_MAX).ilog2() as u8;
         if initial < w.f.rx.window_log2 {
             self.set_window(w, initial);

@@ -48,6 +48,7 @@ mod receive;
 mod repair;
 mod segment;
 mod setup;
+mod shares;
 mod space;
 mod task;
 mod transmit;

@@ -8,7 +8,7 @@ use crate::others::Senders;
 use crate::task::Task;
 use base::Instant;
 use base::limits::BATCH;
-use flow::{AppRegion, Config, ExceptionSender, FlowId, FlowMut, News};
+use flow::{AppRegion, Config, ExceptionSender, FlowId, FlowMut, News, Receivers};
 use port::Capabilities;
 use queue::pages::Pool;
 use shm::Half;
@@ -129,6 +129,8 @@ pub(crate) struct State {
     /// Loss records, borrowed by flows with losses or long windows.
     pub(crate) records: Records,
     pub(crate) counters: Counters,
+    /// The number of applications that receive in bulk.
+    pub(crate) receivers: Receivers,
     pub(crate) wakes: Vec<News>,
     /// Number of applications that rest, and the regions of those that rested until now.
     pub(crate) resting: u32,
@@ -149,6 +151,7 @@ impl State {
     pub(crate) fn new(
         index: u8,
         config: &Config,
+        receivers: Receivers,
         exceptions: ExceptionSender,
         capabilities: Capabilities,
     ) -> Self {
@@ -181,6 +184,7 @@ impl State {
             rounds_full: 0,
             records: Records::new(flows),
             counters: Counters::default(),
+            receivers,
             wakes: Vec::with_capacity(WAKES_MAX),
             resting: 0,
             roused: Vec::with_capacity(usize::from(config.regions)),

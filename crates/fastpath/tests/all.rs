@@ -25,6 +25,7 @@ mod resting;
 mod round_trips;
 #[path = "harness/scene.rs"]
 mod scene;
+mod shares;
 mod strangers;
 mod urgent;
 mod windows;

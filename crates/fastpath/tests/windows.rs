@@ -10,29 +10,29 @@ use shm::half_flags::WANT_SPACE;
 use std::sync::atomic::Ordering;
 
 /// The handshake's window: a unit of the scale is kept in reserve for rounding up.
-const PROMISED: u32 = 65_535 - 127;
+pub const PROMISED: u32 = 65_535 - 127;
 
 fn scene() -> Scene {
     scene_with(|i| i.rcv_wnd = PROMISED as u16, Capabilities::plain(1500, MAC_A), config())
 }
 
 /// A peer that uses the whole window, a round trip of 2 ms after the other.
-struct Bulk {
-    seq: u32,
-    edge: u32,
-    unit: u32,
-    echoes: bool,
+pub struct Bulk {
+    pub seq: u32,
+    pub edge: u32,
+    pub unit: u32,
+    pub echoes: bool,
     /// Data of one frame at most.
-    burst: u32,
+    pub burst: u32,
 }
 
 impl Bulk {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self { seq: 0, edge: PROMISED, unit: 128, echoes: true, burst: MSS }
     }
 
     /// One round trip: the peer sends `most` at most; the application reads when `reads`.
-    fn round(&mut self, s: &mut Scene, most: u32, reads: bool) {
+    pub fn round(&mut self, s: &mut Scene, most: u32, reads: bool) {
         let end = self.edge.min(self.seq.saturating_add(most));
         if self.echoes {
             s.peer.ts = Some((1, s.now.as_ms() as u32));
@@ -74,7 +74,7 @@ fn others(s: &mut Scene, count: u16) {
 }
 
 /// The window as the flow sizes it.
-fn window(s: &Scene) -> u32 {
+pub fn window(s: &Scene) -> u32 {
     1 << s.host.keeper.lock(s.id).parts().rx.window_log2
 }
 

@@ -1,6 +1,6 @@
 //! The flow records and their locks: only here does shared access to a record become exclusive access.
 
-use crate::{Addresses, Cold, Config, FlowId, FlowTable, ReceiveLine, SendLine};
+use crate::{Addresses, Cold, Config, FlowId, FlowTable, ReceiveLine, Receivers, SendLine};
 use base::Instant;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -52,6 +52,7 @@ pub struct Flows {
     config: Config,
     /// When a RST of no known flow was last lost, in nanoseconds; 0: never.
     reset_lost_at: AtomicU64,
+    receivers: Receivers,
 }
 
 impl core::fmt::Debug for Flows {
@@ -91,6 +92,7 @@ impl Flows {
             table: FlowTable::new(config.flows, keys),
             config,
             reset_lost_at: AtomicU64::new(0),
+            receivers: Receivers::default(),
         }
     }
 
@@ -99,6 +101,12 @@ impl Flows {
     #[inline]
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// The number of applications that receive in bulk.
+    #[must_use]
+    pub const fn receivers(&self) -> &Receivers {
+        &self.receivers
     }
 
     /// Notes that a RST of no known flow was lost. Its connection's flow may just be being installed: then the slow path makes the peer

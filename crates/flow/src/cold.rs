@@ -146,6 +146,8 @@ pub struct Cold {
     pub rcv_rtt_us: u32,
     /// Number of lone full segments still to be acknowledged at once: at the beginning, and after a pause.
     pub quick: u8,
+    /// Round trips in a row in which much was received, up to a number that the core counts as bulk.
+    pub rounds: u8,
     /// Out-of-order intervals, the latest first; `ReceiveLine::intervals` of them. They neither touch nor overlap.
     pub ahead: [Interval; INTERVALS],
     /// Sequence number of a FIN that came before missing data.
@@ -221,6 +223,7 @@ impl Cold {
             window_end: SeqNumber(0),
             rcv_rtt_us: 0,
             quick: QUICK_SEGMENTS,
+            rounds: 0,
             ahead: [Interval::default(); INTERVALS],
             sent_at: 0,
             runs: 0,

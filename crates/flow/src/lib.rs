@@ -12,6 +12,7 @@
 
 mod accurate_ecn;
 mod address;
+mod bulk;
 mod cell;
 mod cold;
 mod config;
@@ -33,6 +34,7 @@ mod table;
 
 pub use accurate_ecn::AccurateEcn;
 pub use address::Addresses;
+pub use bulk::{BulkFlows, Receivers};
 pub use cell::{FlowGuard, FlowMut, Flows, prefetch, prefetch_all, prefetch_frame};
 pub use cold::{Cold, Counters, INTERVALS, Interval, PathProbe, QUICK_SEGMENTS};
 pub use config::Config;

@@ -1,6 +1,6 @@
 //! An application region with the service's own state of it, which the application cannot reach.
 
-use crate::{FlowId, Limits};
+use crate::{BulkFlows, FlowId, Limits};
 use base::limits::FIRST_WINDOWS;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use queue::{Doorbell, Ring, Violation, Wake, stream};
@@ -20,6 +20,7 @@ pub struct AppRegion {
     open: AtomicU32,
     /// Bytes by which the windows of this application's flows exceed the initial window, summed.
     granted: AtomicU64,
+    bulk: BulkFlows,
     /// 1 after a shortage was reported for the present watermark.
     short: AtomicU32,
     limits: Limits,
@@ -53,6 +54,7 @@ impl AppRegion {
             flows: (0..slots).map(|_| AtomicU32::new(0)).collect(),
             open: AtomicU32::new(0),
             granted: AtomicU64::new(0),
+            bulk: BulkFlows::default(),
             short: AtomicU32::new(0),
             limits,
             region,
@@ -71,6 +73,13 @@ impl AppRegion {
     #[inline]
     pub const fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// The application's bulk flows that receive.
+    #[must_use]
+    #[inline]
+    pub const fn bulk(&self) -> &BulkFlows {
+        &self.bulk
     }
 
     /// Notes that the first `bytes` of both sides' data areas are populated, as `mincore` has confirmed.

@@ -1,6 +1,6 @@
 //! The invariants of a host that hold at every instant, and the check that nothing remains in it at the end.
 
-use crate::host::{Host, Lane, REGION, Use};
+use crate::host::{Home, Host, Lane, Use};
 use base::{Duration, Instant};
 use flow::{FlowId, FlowMut, state};
 use slowpath::Census;
@@ -15,7 +15,7 @@ pub struct Leftovers {
     pub sockets: usize,
     /// Connections that wait to be accepted.
     pub waiting: usize,
-    /// Slots of the region in use.
+    /// Slots of all regions in use.
     pub slots: usize,
     /// Number of entries in the slow path's tables.
     pub slow: Census,
@@ -32,30 +32,34 @@ impl Host {
         Leftovers {
             sockets: self.sockets.len(),
             waiting: self.sockets.waiting(),
-            slots: self.uses.iter().filter(|u| **u != Use::Free).count(),
+            slots: self.homes.iter().flat_map(|home| &home.uses).filter(|u| **u != Use::Free).count(),
             slow: self.slow.census(),
-            receive_bytes: self.region.lent(),
-            send_pages: self.mapped.lent_pages(),
+            receive_bytes: self.lent(),
+            send_pages: self.homes.iter().map(|home| home.mapped.lent_pages()).sum(),
         }
     }
 
-    /// Removes the application's region, as when its last process has ended, and returns what is still in use then: in a host without a
+    fn lent(&self) -> u64 {
+        self.homes.iter().map(|home: &Home| home.region.lent()).sum()
+    }
+
+    /// Removes the regions of all applications, as when their last processes have ended, and returns what is still in use then: in a host without a
     /// leak, [`Leftovers::default`]. The host cannot be used afterwards.
     ///
     /// # Panics
-    /// When the core does not give the region back within ten seconds of virtual time.
+    /// When the core does not give the regions back within ten seconds of virtual time.
     pub fn retire(&mut self, now: Instant) -> Leftovers {
         let before = self.leftovers();
-        self.slow.remove_region(now, REGION);
+        (0..self.homes.len()).for_each(|region| self.slow.remove_region(now, region as u16));
         let until = now.plus(Duration::from_secs(10));
         let mut now = now;
-        while !self.is_drained {
-            assert!(now <= until, "the region is not given back: {:?}", self.leftovers());
+        while self.drained < self.homes.len() {
+            assert!(now <= until, "a region is not given back: {:?}", self.leftovers());
             self.run(now);
             while self.next_frame().is_some() {}
             now = now.plus(Duration::from_ms(1));
         }
-        Leftovers { receive_bytes: self.region.lent(), ..before }
+        Leftovers { receive_bytes: self.lent(), ..before }
     }
 
     /// Lists the first sockets of TCP with the contents of their records, and the slow path's counters, for a failure message.

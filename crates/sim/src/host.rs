@@ -24,8 +24,6 @@ use wire::MacAddr;
 pub(crate) const APPLICATION: u32 = 1;
 /// The process that all simulated applications are: it does not fork, and nothing in it sleeps.
 pub(crate) static PROCESS: host::Host = host::Host::new(&Solitary);
-/// Index of the application's region.
-pub(crate) const REGION: u16 = 0;
 /// A host that is still busy after this many rounds at one instant never comes to rest: a round handles at least 32 packets.
 const ROUNDS_MAX: usize = 100_000;
 
@@ -49,9 +47,12 @@ pub struct HostConfig {
     pub stray_every: u32,
     /// The host's processors: packets cost time, and cores come and go with the load. `None`: packets cost nothing, and all cores serve.
     pub processors: Option<ProcessorSetting>,
-    /// Largest number of sockets: a power of two from 64 to 65536.
+    /// Number of applications, at least 1, each with a region of its own. A socket is the first's, unless
+    /// [`act_for`](Host::act_for) says otherwise.
+    pub applications: u16,
+    /// Largest number of sockets of each application: a power of two from 64 to 65536.
     pub slots: u32,
-    /// Bytes of each side's payload area: a multiple of 1 MiB. Memory is taken only when it is used.
+    /// Bytes of each side's payload area of a region: a multiple of 1 MiB. Memory is taken only when it is used.
     pub data_len: u64,
     /// `net.ipv4.tcp_notsent_lowat`: bytes; `u32::MAX`: no limit.
     pub not_sent_low: u32,
@@ -77,6 +78,7 @@ impl HostConfig {
             steer_delay: None,
             stray_every: 0,
             processors: None,
+            applications: 1,
             slots: 256,
             data_len: 64 << 20,
             not_sent_low: u32::MAX,
@@ -97,6 +99,43 @@ pub(crate) enum Use {
     Open(Fd),
     /// The application has released the slot; it is free at `Event::Released`.
     Closed,
+}
+
+/// A slot of an application's region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    pub(crate) application: u16,
+    pub(crate) slot: u32,
+}
+
+/// An application's region.
+#[derive(Debug)]
+pub(crate) struct Home {
+    /// The region as the service maps it.
+    pub(crate) region: Arc<AppRegion>,
+    /// The same region as the application maps it.
+    pub(crate) mapped: Arc<Mapped>,
+    pub(crate) uses: Vec<Use>,
+    free: Vec<u32>,
+}
+
+impl Home {
+    fn new(index: u16, config: &HostConfig) -> Self {
+        let id = u64::from(index) + 1;
+        let params = Params { kind: Kind::Application, id, slots: config.slots, data_len: config.data_len };
+        let (service, fd) = Region::create(params).expect("memory for a simulated region");
+        let application = Arc::new(Region::open(fd.as_fd(), params).expect("the region just made"));
+        let region = Arc::new(AppRegion::new(service));
+        region.set_watermark(config.data_len);
+        let pages = application.page_words() * 64;
+        Self {
+            region,
+            mapped: Arc::new(Mapped::new(&PROCESS, Side::One, application, pages)),
+            uses: vec![Use::Free; config.slots as usize],
+            // Slot 0 is the control slot.
+            free: (1..config.slots).rev().collect(),
+        }
+    }
 }
 
 /// A core with its queue of the interface and its exception ring.
@@ -138,16 +177,15 @@ pub struct Host {
     turns: u64,
     exceptions_most: usize,
     pub(crate) desk: Option<Box<Desk>>,
-    /// The region as the service maps it.
-    pub(crate) region: Arc<AppRegion>,
-    /// The same region as the application maps it.
-    pub(crate) mapped: Arc<Mapped>,
-    pub(crate) uses: Vec<Use>,
-    pub(crate) free: Vec<u32>,
+    /// The applications, by index of their regions.
+    pub(crate) homes: Vec<Home>,
+    /// The application whose sockets are opened now.
+    pub(crate) acting: u16,
     pub(crate) sockets: Sockets,
     /// What a program with a ring has not published yet; `None`: the program uses sockets.
     pub(crate) ring: Option<Unpublished>,
-    pub(crate) is_drained: bool,
+    /// Number of regions that were removed and given back.
+    pub(crate) drained: usize,
     pub(crate) now: Instant,
     must_run: bool,
 }
@@ -172,14 +210,10 @@ impl Host {
         let of_core = |(i, others)| lane(i as u8, config, &flows, others, now);
         let (lanes, commands) = others.into_iter().enumerate().map(of_core).unzip();
         let mut slow = SlowPath::new(slow_config, flows, commands, now);
-        let params =
-            Params { kind: Kind::Application, id: 1, slots: config.slots, data_len: config.data_len };
-        let (service, fd) = Region::create(params).expect("memory for a simulated region");
-        let application = Arc::new(Region::open(fd.as_fd(), params).expect("the region just made"));
-        let region = Arc::new(AppRegion::new(service));
-        region.set_watermark(config.data_len);
-        assert!(slow.add_region(REGION, &region), "a fresh table of regions takes one");
-        let pages = application.page_words() * 64;
+        let homes: Vec<Home> = (0..config.applications).map(|index| Home::new(index, config)).collect();
+        for (index, home) in homes.iter().enumerate() {
+            assert!(slow.add_region(index as u16, &home.region), "a fresh table of regions has room");
+        }
         let slow_first = if config.processors.is_some() { 1 } else { config.cores };
         let desk = config.agent.as_ref().map(|agent| Box::new(Desk::new(agent, seed.next_u64(), now)));
         slow.watch_flows(desk.is_some());
@@ -194,14 +228,11 @@ impl Host {
             turns: 0,
             exceptions_most: config.exceptions_most,
             desk,
-            region,
-            mapped: Arc::new(Mapped::new(&PROCESS, Side::One, application, pages)),
-            uses: vec![Use::Free; config.slots as usize],
-            // Slot 0 is the control slot.
-            free: (1..config.slots).rev().collect(),
+            homes,
+            acting: 0,
             sockets: Sockets::default(),
             ring: None,
-            is_drained: false,
+            drained: 0,
             now,
             must_run: true,
         }
@@ -359,32 +390,53 @@ impl Host {
         self.must_run = true;
     }
 
-    /// Takes a free slot and clears it, as the service does.
-    pub(crate) fn take_slot(&mut self) -> Option<u32> {
-        let slot = self.free.pop()?;
-        let (own, app) = self.region.halves(slot)?;
+    /// The sockets that are opened from now on are that application's.
+    ///
+    /// # Panics
+    /// For an application that the host does not have.
+    pub fn act_for(&mut self, application: u16) {
+        assert!(usize::from(application) < self.homes.len(), "there is no such application");
+        self.acting = application;
+    }
+
+    /// The application's memory, as the service sees it.
+    pub(crate) fn home(&self, application: u16) -> &Home {
+        &self.homes[usize::from(application)]
+    }
+
+    /// Takes a free slot of an application and clears it, as the service does.
+    pub(crate) fn take_slot(&mut self, application: u16) -> Option<Place> {
+        let home = &mut self.homes[usize::from(application)];
+        let slot = home.free.pop()?;
+        let (own, app) = home.region.halves(slot)?;
         own.clear();
         app.clear();
-        self.uses[slot as usize] = Use::Waiting;
-        Some(slot)
+        home.uses[slot as usize] = Use::Waiting;
+        Some(Place { application, slot })
     }
 
-    /// The owner of the connection in `slot`, as the service names it. Its core may differ from the core that gets its packets.
-    pub(crate) fn owner(&self, slot: u32) -> Owner {
-        Owner { region: REGION, slot, core: (slot % u32::from(self.serving())) as u8 }
+    /// The owner of the connection in a slot, as the service names it. Its core may differ from the core that gets its packets.
+    pub(crate) fn owner(&self, Place { application, slot }: Place) -> Owner {
+        Owner { region: application, slot, core: (slot % u32::from(self.serving())) as u8 }
     }
 
-    pub(crate) fn free_slot(&mut self, slot: u32) {
-        debug_assert_ne!(self.uses[slot as usize], Use::Free, "freed twice");
-        self.uses[slot as usize] = Use::Free;
-        self.free.push(slot);
+    /// Notes what a slot is used for.
+    pub(crate) fn set_use(&mut self, Place { application, slot }: Place, use_: Use) {
+        self.homes[usize::from(application)].uses[slot as usize] = use_;
+    }
+
+    pub(crate) fn free_slot(&mut self, Place { application, slot }: Place) {
+        let home = &mut self.homes[usize::from(application)];
+        debug_assert_ne!(home.uses[slot as usize], Use::Free, "freed twice");
+        home.uses[slot as usize] = Use::Free;
+        home.free.push(slot);
     }
 
     /// The application has released the slot: it becomes free at once, or when the core has released it.
-    pub(crate) fn release_slot(&mut self, slot: u32) {
-        self.uses[slot as usize] = Use::Closed;
-        if self.slow.release_slot(REGION, slot) == Release::Free {
-            self.free_slot(slot);
+    pub(crate) fn release_slot(&mut self, place: Place) {
+        self.set_use(place, Use::Closed);
+        if self.slow.release_slot(place.application, place.slot) == Release::Free {
+            self.free_slot(place);
         }
         self.touch();
     }
@@ -399,15 +451,15 @@ impl Host {
             Event::Incoming { token, local, remote, pending } => {
                 self.on_incoming(Fd(token as u32), local, remote, pending);
             }
-            Event::Released { slot, .. } => {
-                if self.uses[slot as usize] == Use::Closed {
-                    self.free_slot(slot);
+            Event::Released { region: application, slot } => {
+                if self.home(application).uses[slot as usize] == Use::Closed {
+                    self.free_slot(Place { application, slot });
                 }
             }
             Event::Violation { slot, what, .. } => {
                 panic!("the socket layer broke its contract: {slot}: {what}")
             }
-            Event::RegionDrained { .. } => self.is_drained = true,
+            Event::RegionDrained { .. } => self.drained += 1,
             Event::Steer { groups, core } => {
                 let now = self.now;
                 self.steering.iter_mut().for_each(|steering| steering.begin(now, groups, core));

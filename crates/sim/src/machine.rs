@@ -33,6 +33,8 @@ pub trait Machine {
 
 /// Non-blocking sockets, with the calls that the application models need.
 pub trait Stack {
+    /// The sockets that are opened from now on are that application's, on a machine that has several.
+    fn act_for(&mut self, _application: u16) {}
     /// Opens a listener on `port` of all addresses.
     ///
     /// # Errors
@@ -115,6 +117,10 @@ impl Host {
 }
 
 impl Stack for Host {
+    fn act_for(&mut self, application: u16) {
+        Self::act_for(self, application);
+    }
+
     fn listen_on(&mut self, port: u16, backlog: usize) -> Result<Fd, Errno> {
         let fd = self.socket(true);
         let done = self

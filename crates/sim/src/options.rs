@@ -1,6 +1,6 @@
 //! `setsockopt`, `getsockopt` and `ioctl`: what the crate `endpoint` says about options, on a host without a kernel.
 
-use crate::host::{Host, REGION};
+use crate::host::Host;
 use crate::sockets::{Fd, Role, Sock};
 use congestion::Algorithm;
 use control::{CongestionName, TcpInfo};
@@ -83,7 +83,7 @@ impl Host {
             Role::Fresh => {}
             Role::Listener(_) => self.slow.set_listener_options(u64::from(fd.0), &options),
             Role::Stream(link) => {
-                self.slow.set_slot_options(self.now, REGION, link.slot(), &options);
+                self.slow.set_slot_options(self.now, sock.application, link.slot(), &options);
             }
         }
     }
@@ -148,7 +148,7 @@ impl Host {
             Role::Fresh => TcpInfo::unconnected(),
             Role::Listener(listener) => listener.info(),
             Role::Stream(link) => {
-                let info = self.slow.slot_info(self.now, REGION, link.slot());
+                let info = self.slow.slot_info(self.now, sock.application, link.slot());
                 info.unwrap_or_else(TcpInfo::unconnected)
             }
         }

@@ -26,6 +26,21 @@ pub struct Sight {
 }
 
 impl Host {
+    /// The sum of the windows that the peers of an application's connections were last told, bytes.
+    #[must_use]
+    pub fn offered(&self, application: u16) -> u64 {
+        let mut sum = 0;
+        self.slow.for_each_socket(|socket| {
+            let guard = socket.flow.and_then(|flow| self.slow.flows().lock_briefly(flow));
+            let Some(mut guard) = guard else { return };
+            let rx = guard.parts().rx;
+            if rx.region == application {
+                sum += u64::from(rx.rcv_edge.since(rx.last_ack));
+            }
+        });
+        sum
+    }
+
     /// The flow of a socket, while TCP has one.
     #[must_use]
     pub fn sight(&self, fd: Fd) -> Option<Sight> {

@@ -1,7 +1,7 @@
 //! The socket calls of applications: the socket layer's own code for bytes and readiness, and the service's glue for listeners and
 //! connections. Nothing blocks: where Linux would block, the result is EAGAIN or EINPROGRESS.
 
-use crate::host::{APPLICATION, Host, Use};
+use crate::host::{APPLICATION, Home, Host, Place, Use};
 use control::TcpInfo;
 use endpoint::options::{Options, TCP_INQ};
 use endpoint::receive_wait::{Amount, Received, Receiving};
@@ -24,7 +24,7 @@ pub struct Fd(pub u32);
 /// A connection in an accept queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
-    slot: u32,
+    place: Place,
     local: SocketAddr,
     peer: SocketAddr,
 }
@@ -55,6 +55,8 @@ pub(crate) enum Role {
 
 #[derive(Debug)]
 pub(crate) struct Sock {
+    /// Index of the application that has it.
+    pub(crate) application: u16,
     v6: bool,
     pub(crate) role: Role,
     local: Option<SocketAddr>,
@@ -113,9 +115,9 @@ impl Sockets {
 }
 
 impl Sock {
-    fn fresh(v6: bool) -> Self {
+    fn fresh(application: u16, v6: bool) -> Self {
         let options = Options::default();
-        Self { v6, role: Role::Fresh, local: None, peer: None, options, is_quick: true }
+        Self { application, v6, role: Role::Fresh, local: None, peer: None, options, is_quick: true }
     }
 
     pub(crate) fn stream(&self) -> Option<&Stream> {
@@ -139,7 +141,7 @@ fn errno(number: u16) -> Errno {
 impl Host {
     /// `socket(AF_INET or AF_INET6, SOCK_STREAM | SOCK_NONBLOCK)`.
     pub fn socket(&mut self, v6: bool) -> Fd {
-        self.sockets.add(Sock::fresh(v6))
+        self.sockets.add(Sock::fresh(self.acting, v6))
     }
 
     /// `bind`. For port 0, `listen` or `connect` chooses the port.
@@ -219,20 +221,21 @@ impl Host {
     /// A peer has completed its handshake with the listener `fd`.
     pub(crate) fn on_incoming(&mut self, fd: Fd, local: Endpoint, remote: Endpoint, pending: PendingId) {
         let now = self.now;
-        let Ok(Sock { role: Role::Listener(listener), .. }) = self.sockets.get(fd) else {
+        let Ok(Sock { role: Role::Listener(listener), application, .. }) = self.sockets.get(fd) else {
             return self.slow.refuse(now, pending);
         };
+        let application = *application;
         if listener.queue.len() > listener.backlog {
             return self.slow.postpone(now, pending);
         }
-        let Some(slot) = self.take_slot() else { return self.slow.refuse(now, pending) };
-        if self.slow.accept(now, pending, self.owner(slot)).is_err() {
-            return self.free_slot(slot);
+        let Some(place) = self.take_slot(application) else { return self.slow.refuse(now, pending) };
+        if self.slow.accept(now, pending, self.owner(place)).is_err() {
+            return self.free_slot(place);
         }
         let local = SocketAddr::new(local.addr, local.port);
         let peer = SocketAddr::new(remote.addr, remote.port);
         if let Ok(Sock { role: Role::Listener(listener), .. }) = self.sockets.get_mut(fd) {
-            listener.queue.push_back(Waiting { slot, local, peer });
+            listener.queue.push_back(Waiting { place, local, peer });
             listener.arrivals += 1;
         }
         self.sockets.news.push_back(fd);
@@ -246,13 +249,13 @@ impl Host {
     pub fn accept(&mut self, fd: Fd) -> Result<(Fd, SocketAddr), Errno> {
         let sock = self.sockets.get_mut(fd)?;
         let Role::Listener(listener) = &mut sock.role else { return Err(Errno::INVAL) };
-        let Waiting { slot, local, peer } = listener.queue.pop_front().ok_or(Errno::AGAIN)?;
+        let Waiting { place, local, peer } = listener.queue.pop_front().ok_or(Errno::AGAIN)?;
         let (local, peer_name, options) = (Some(local), Some(peer), sock.options.clone());
-        let fresh = Sock { local, peer: peer_name, options, ..Sock::fresh(sock.v6) };
-        let new = Sock { role: Role::Stream(self.link(slot, true)), ..fresh };
+        let fresh = Sock { local, peer: peer_name, options, ..Sock::fresh(sock.application, sock.v6) };
+        let new = Sock { role: Role::Stream(self.link(place, true)), ..fresh };
         self.apply_options(&new);
         let new = self.sockets.add(new);
-        self.uses[slot as usize] = Use::Open(new);
+        self.set_use(place, Use::Open(new));
         self.touch();
         self.tell_room(fd);
         // Events before the socket was watched have rung no doorbell, so one is queued here.
@@ -261,8 +264,9 @@ impl Host {
     }
 
     /// Builds an endpoint over a slot, and watches it: from now on its doorbell rings.
-    fn link(&self, slot: u32, passive: bool) -> Stream {
-        let link = Stream::new(self.mapped.clone(), slot, self.mapped.clone(), slot);
+    fn link(&self, Place { application, slot }: Place, passive: bool) -> Stream {
+        let mapped = &self.home(application).mapped;
+        let link = Stream::new(mapped.clone(), slot, mapped.clone(), slot);
         link.begin(true, passive);
         watch(link.halves().0, Some(APPLICATION));
         link
@@ -285,7 +289,7 @@ impl Host {
         }
         let remote = canonical(remote);
         let (bound, options) = (sock.local.map(canonical), FlowOptions::from(&sock.options.told()));
-        let slot = self.take_slot().ok_or(Errno::NOBUFS)?;
+        let place = self.take_slot(sock.application).ok_or(Errno::NOBUFS)?;
         let local = bound.map(|l| {
             let ip = if l.ip().is_unspecified() { any(remote.is_ipv6()) } else { l.ip() };
             Endpoint::new(ip, l.port())
@@ -294,10 +298,10 @@ impl Host {
             token: u64::from(fd.0),
             local,
             remote: Endpoint::new(remote.ip(), remote.port()),
-            owner: self.owner(slot),
+            owner: self.owner(place),
             options,
         };
-        let link = self.link(slot, false);
+        let link = self.link(place, false);
         match self.slow.connect(self.now, &what) {
             Ok(end) => {
                 let sock = self.sockets.get_mut(fd)?;
@@ -305,12 +309,12 @@ impl Host {
                 sock.peer = Some(remote);
                 sock.role = Role::Stream(link);
                 self.apply_options(self.sockets.get(fd)?);
-                self.uses[slot as usize] = Use::Open(fd);
+                self.set_use(place, Use::Open(fd));
                 self.touch();
                 Err(Errno::INPROGRESS)
             }
             Err(error) => {
-                self.free_slot(slot);
+                self.free_slot(place);
                 Err(errno(error.errno()))
             }
         }
@@ -431,11 +435,12 @@ impl Host {
     /// EBADF when the socket does not exist.
     pub fn close(&mut self, fd: Fd) -> Result<(), Errno> {
         let sock = self.sockets.all.remove(&fd).ok_or(Errno::BADF)?;
+        let application = sock.application;
         match sock.role {
             Role::Fresh => {}
             Role::Stream(link) => {
                 link.release(u64::MAX, sock.options.linger() == Some(0));
-                self.release_slot(link.slot());
+                self.release_slot(Place { application, slot: link.slot() });
             }
             Role::Listener(listener) => self.close_listener(&listener),
         }
@@ -449,19 +454,20 @@ impl Host {
             self.slow.unlisten(now, *at);
         }
         for waiting in &listener.queue {
-            self.abandon_slot(waiting.slot, true);
+            self.abandon_slot(waiting.place, true);
         }
         self.touch();
     }
 
-    /// The application dies: the service finds its sockets open and ends their connections for it.
+    /// All applications die: the service finds their sockets open and ends their connections for them.
     pub fn crash(&mut self) {
         for sock in std::mem::take(&mut self.sockets.all).into_values() {
+            let application = sock.application;
             match sock.role {
                 Role::Fresh => {}
                 Role::Stream(link) => {
-                    self.mapped.linger(link.slot(), link.sender());
-                    self.abandon_slot(link.slot(), false);
+                    self.home(application).mapped.linger(link.slot(), link.sender());
+                    self.abandon_slot(Place { application, slot: link.slot() }, false);
                 }
                 Role::Listener(listener) => self.close_listener(&listener),
             }
@@ -469,10 +475,10 @@ impl Host {
     }
 
     /// Closes a connection in place of its application, by Linux's rule: unread input causes a reset.
-    fn abandon_slot(&mut self, slot: u32, reset: bool) {
-        let Some((own, app)) = self.region.halves(slot) else { return };
+    fn abandon_slot(&mut self, place: Place, reset: bool) {
+        let Some((own, app)) = self.home(place.application).region.halves(place.slot) else { return };
         close_for(app, own, reset);
-        self.release_slot(slot);
+        self.release_slot(place);
     }
 
     /// Returns a socket with events since it was last returned: its readiness may have changed. As with edge-triggered epoll, input that
@@ -491,14 +497,16 @@ impl Host {
     }
 
     fn take_bells(&mut self) {
-        let Self { mapped, sockets, uses, .. } = self;
-        let layout = mapped.region.layout();
-        let Some(block) = mapped.region.context(Side::One, APPLICATION) else { return };
-        Doorbell::new(block, layout.words_per_group).drain(layout.params.slots, |slot| {
-            if let Some(Use::Open(fd)) = uses.get(slot as usize) {
-                sockets.news.push_back(*fd);
-            }
-        });
+        let Self { homes, sockets, .. } = self;
+        for Home { mapped, uses, .. } in homes {
+            let layout = mapped.region.layout();
+            let Some(block) = mapped.region.context(Side::One, APPLICATION) else { continue };
+            Doorbell::new(block, layout.words_per_group).drain(layout.params.slots, |slot| {
+                if let Some(Use::Open(fd)) = uses.get(slot as usize) {
+                    sockets.news.push_back(*fd);
+                }
+            });
+        }
     }
 
     /// The readiness of the socket, in epoll's bits.
@@ -546,7 +554,8 @@ impl Host {
     /// The flow record of the connection, while TCP has one.
     #[must_use]
     pub fn flow(&self, fd: Fd) -> Option<FlowId> {
-        self.region.flow_of(self.sockets.stream(fd)?.slot())
+        let sock = self.sockets.get(fd).ok()?;
+        self.home(sock.application).region.flow_of(sock.stream()?.slot())
     }
 }
 

@@ -24,7 +24,9 @@ pub struct HostSetting {
     pub algorithm: Algorithm,
     /// Settings of laws that decide a rate.
     pub rates: RateSettings,
-    /// Most flows of a host.
+    /// Number of applications of a host, each with a region of its own.
+    pub applications: u16,
+    /// Most flows of a host, and of each of its applications.
     pub flows: u32,
     /// Slots of the rings between core and slow path; more than [`Default`]'s for hosts to which hundreds of flows connect at once.
     pub ring_slots: usize,
@@ -44,6 +46,7 @@ impl HostSetting {
         Self {
             algorithm,
             rates,
+            applications: 1,
             flows: 62,
             ring_slots: RING_SLOTS,
             data_len: 16 << 20,
@@ -61,6 +64,8 @@ impl HostSetting {
         // One slot is the control slot, and one flow more may be in TIME-WAIT.
         config.slots = (self.flows + 2).next_power_of_two().max(64);
         config.shared.flows = config.slots;
+        config.applications = self.applications;
+        config.shared.regions = config.shared.regions.max(self.applications);
         config.data_len = self.data_len;
         config.slow.algorithm = self.algorithm;
         config.agent.clone_from(&self.agent);

@@ -3,6 +3,7 @@
 
 mod cluster;
 mod incast;
+mod shares;
 mod single_link;
 mod staleness;
 mod steps;
@@ -10,6 +11,7 @@ mod transfers;
 
 pub use cluster::{Cluster, ClusterResult};
 pub use incast::{Incast, IncastResult};
+pub use shares::{Shares, SharesResult};
 pub use single_link::{SingleLink, SingleLinkResult};
 pub use staleness::{Staleness, StalenessResult};
 pub use steps::{ChangesResult, Steps, StepsResult};

@@ -80,9 +80,9 @@ struct Receiving {
 /// The application of one machine.
 #[derive(Debug)]
 pub struct Load {
-    /// Port and backlog, until it listens.
-    serves: Option<(u16, usize)>,
-    listener: Option<Fd>,
+    /// Ports and backlogs on which it does not listen yet.
+    serves: VecDeque<(u16, usize)>,
+    listeners: Vec<Fd>,
     connections: Connections,
     jobs: VecDeque<Job>,
     senders: BTreeMap<Fd, Sending>,
@@ -97,8 +97,8 @@ impl Load {
     #[must_use]
     pub fn new(connections: Connections) -> Self {
         Self {
-            serves: None,
-            listener: None,
+            serves: VecDeque::new(),
+            listeners: Vec::new(),
             connections,
             jobs: VecDeque::new(),
             senders: BTreeMap::new(),
@@ -108,10 +108,11 @@ impl Load {
         }
     }
 
-    /// Makes it take messages at `port`.
+    /// Makes it take messages at `port`, too. What comes at the first port is for the host's first application, and so on.
     #[must_use]
-    pub fn serving(self, port: u16, backlog: usize) -> Self {
-        Self { serves: Some((port, backlog)), ..self }
+    pub fn serving(mut self, port: u16, backlog: usize) -> Self {
+        self.serves.push_back((port, backlog));
+        self
     }
 
     /// Gives it messages to send, each of which is in the tally.
@@ -124,7 +125,7 @@ impl Load {
     /// When its next turn is due even without socket events.
     #[must_use]
     pub fn next_deadline(&self) -> Instant {
-        if self.serves.is_some() {
+        if !self.serves.is_empty() {
             return Instant::ZERO;
         }
         self.jobs.front().map_or(Instant::NEVER, |job| job.at)
@@ -146,8 +147,10 @@ impl Load {
     /// Runs the application once. True when it did something.
     pub fn turn(&mut self, now: Instant, stack: &mut dyn Stack, tally: &mut Tally) -> bool {
         let mut is_busy = false;
-        if let Some((port, backlog)) = self.serves.take() {
-            self.listener = stack.listen_on(port, backlog).ok();
+        while let Some((port, backlog)) = self.serves.pop_front() {
+            stack.act_for(self.listeners.len() as u16);
+            self.listeners.extend(stack.listen_on(port, backlog));
+            stack.act_for(0);
         }
         while self.jobs.front().is_some_and(|job| job.at <= now)
             && let Some(job) = self.jobs.pop_front()
@@ -184,7 +187,7 @@ impl Load {
     }
 
     fn serve(&mut self, now: Instant, fd: Fd, stack: &mut dyn Stack, tally: &mut Tally) {
-        if Some(fd) == self.listener {
+        if self.listeners.contains(&fd) {
             while let Ok(fd) = stack.take(fd) {
                 self.receivers.insert(fd, Receiving::default());
                 self.receive(now, fd, stack, tally);
