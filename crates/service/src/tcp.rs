@@ -351,7 +351,9 @@ impl Registry {
         }
         let room = |id: &u32| {
             let listener = self.listeners.all.get(id).filter(|l| self.has_acceptors(l))?;
-            Some((listener.backlog as usize + 1).saturating_sub(listener.waiting()))
+            let free = (listener.backlog as usize + 1).saturating_sub(listener.waiting());
+            // The slow path drops SYNs while it knows of no room: the next process that accepts must say that there is some.
+            Some(if free == 0 { usize::from(self.has_room(*id)) } else { free })
         };
         let rooms: Vec<(u64, usize)> = self
             .tcp
@@ -375,28 +377,35 @@ impl Registry {
         if !self.has_room(id) {
             return self.tcp.slow.postpone(now, pending);
         }
-        let Some(home) = self.listeners.all.get(&id).map(|l| l.home) else {
-            return self.tcp.slow.refuse(now, pending);
-        };
-        let application = home.application;
-        if self.applications.contains_key(&application) && !self.may_have_flow(application) {
-            return self.tcp.slow.refuse(now, pending);
+        if !self.take_in(id, [local, remote], pending) {
+            // The slow path has counted the connection: one that is refused leaves its room to the next.
+            self.tcp.slow.refuse(now, pending);
+            self.tcp_room(id);
         }
-        let asked = self.listeners.all.get(&id).and_then(|listener| listener.asked);
+    }
+
+    /// Gives a connection to the accept queue of a listener. False: it is to be refused.
+    fn take_in(&mut self, id: u32, [local, remote]: [SocketAddr; 2], pending: PendingId) -> bool {
+        let Some((home, asked)) = self.listeners.all.get(&id).map(|l| (l.home, l.asked)) else {
+            return false;
+        };
+        let (application, now) = (home.application, self.tcp_now());
+        if self.applications.contains_key(&application) && !self.may_have_flow(application) {
+            return false;
+        }
         let flow = self.new_flow(application, [local, remote], asked);
         let choice = flow.choice;
-        let Some((slot, owner)) = self.take_flow_slot(home.region, flow) else {
-            return self.tcp.slow.refuse(now, pending);
-        };
+        let Some((slot, owner)) = self.take_flow_slot(home.region, flow) else { return false };
         if self.tcp.slow.accept(now, pending, owner).is_err() {
             self.free_flow_slot(home.region, slot);
-            return;
+            return false;
         }
         // A rule about the peer's address could not be asked before.
         let algorithm = self.choices.algorithm(choice.law);
         self.tcp.slow.set_slot_algorithm(now, owner.region, slot, algorithm);
         let record = AcceptRecord { region: home.region, slot, side: 1, local, peer: remote };
         self.arrive(id, (Origin::Flow(home.region, slot), record));
+        true
     }
 
     /// Takes a slot with cleared halves for a flow. Returns it, and the slow path's name for it.

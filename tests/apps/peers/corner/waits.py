@@ -76,6 +76,31 @@ class readiness:
         assert sock.recv(1) == b""
 
 
+class full_queue:
+    """An accept queue that was full to the last place takes connections again once they are accepted."""
+
+    ROUNDS = 20
+
+    def server(listener):
+        listener.listen(1)
+        told = accept(listener)
+        for _ in range(full_queue.ROUNDS):
+            assert read_exactly(told, 1) == b"2"
+            for _ in range(2):
+                accept(listener).close()
+            told.sendall(b"0")
+
+    def client(address):
+        told = connect(address)
+        for _ in range(full_queue.ROUNDS):
+            # One more than the backlog, as Linux takes.
+            waiting = [connect(address) for _ in range(2)]
+            told.sendall(b"2")
+            assert read_exactly(told, 1) == b"0"
+            for sock in waiting:
+                sock.close()
+
+
 class epoll_modes:
     """Level, edge, one-shot and a mixed set of sockets, a pipe and a timer."""
 
