@@ -40,11 +40,11 @@ pub(crate) enum Own {
     Pong(u64),
 }
 
-/// A channel whose handshake is done.
+/// A channel after its handshake.
 #[derive(Debug)]
 pub(crate) struct Greeted {
     pub id: ChannelId,
-    /// The peer's address.
+    /// The address of the peer at which the channel ends.
     pub address: IpAddr,
     /// As the handshake has left it.
     pub deframer: Deframer,
@@ -54,7 +54,7 @@ pub(crate) struct Greeted {
 pub(crate) struct Channel {
     pub number: Number,
     pub id: ChannelId,
-    /// The peer's address.
+    /// The address of the peer at which the channel ends.
     pub address: IpAddr,
     pub deframer: Deframer,
     pub waiting: VecDeque<Waiting>,

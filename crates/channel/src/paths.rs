@@ -32,7 +32,7 @@ impl Paths {
         Self { all: core::iter::once(first).chain(others).map(path).collect() }
     }
 
-    /// Number of addresses.
+    /// Number of the peer's addresses.
     pub fn len(&self) -> usize {
         self.all.len()
     }

@@ -284,15 +284,19 @@ impl Session {
         if !self.settings.is_opener {
             return;
         }
-        let open = |session: &Self| session.channels.iter().filter(|c| !c.is_closing()).count();
-        for _ in self.wanted..open(self) {
+        for _ in self.wanted..self.open_channels() {
             let channels = self.channels.iter().enumerate().filter(|(_, c)| !c.is_closing());
             let last = channels.max_by_key(|(at, c)| (self.open_to(c.address), *at)).map(|(at, _)| at);
             last.into_iter().for_each(|at| self.channels[at].close());
         }
     }
 
-    /// Number of channels to that address that are not closing.
+    /// Number of channels that are not closing.
+    fn open_channels(&self) -> usize {
+        self.channels.iter().filter(|c| !c.is_closing()).count()
+    }
+
+    /// Number of those to that address.
     fn open_to(&self, address: IpAddr) -> usize {
         self.channels.iter().filter(|c| c.address == address && !c.is_closing()).count()
     }
@@ -332,7 +336,7 @@ impl Session {
         }
     }
 
-    /// Adds a channel whose handshake is done.
+    /// Adds a channel after its handshake.
     pub(crate) fn join(&mut self, now: Instant, greeted: Greeted, agreed: Agreed) -> Number {
         self.paths.made(greeted.address);
         self.agreed.get_or_insert(agreed);

@@ -36,7 +36,7 @@ impl Default for BulkFlows {
 }
 
 impl BulkFlows {
-    /// Counts a flow in, whose window is `window` bytes.
+    /// Counts a flow in; its window is `window` bytes.
     pub fn add(&self, window: u32, receivers: &Receivers) {
         self.windows.fetch_add(window.into(), Ordering::Relaxed);
         if self.flows.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -44,7 +44,7 @@ impl BulkFlows {
         }
     }
 
-    /// Counts out a flow that was counted in, and whose window is `window` bytes now.
+    /// Counts out a flow that was counted in; its window is `window` bytes now.
     pub fn remove(&self, window: u32, receivers: &Receivers) {
         self.windows.fetch_sub(window.into(), Ordering::Relaxed);
         if self.flows.fetch_sub(1, Ordering::Relaxed) == 1 {

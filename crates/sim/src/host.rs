@@ -108,7 +108,7 @@ pub(crate) struct Place {
     pub(crate) slot: u32,
 }
 
-/// An application's region.
+/// The region of one application of the host.
 #[derive(Debug)]
 pub(crate) struct Home {
     /// The region as the service maps it.
@@ -179,7 +179,7 @@ pub struct Host {
     pub(crate) desk: Option<Box<Desk>>,
     /// The applications, by index of their regions.
     pub(crate) homes: Vec<Home>,
-    /// The application whose sockets are opened now.
+    /// The application that opens sockets now.
     pub(crate) acting: u16,
     pub(crate) sockets: Sockets,
     /// What a program with a ring has not published yet; `None`: the program uses sockets.

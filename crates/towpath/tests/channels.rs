@@ -272,7 +272,7 @@ fn with_two_cores_channels_lie_on_both_and_every_byte_arrives() {
     let mut hold = world.run(0, "require", "hold.py", &[ADDRESSES[1], "5000"]);
     assert_eq!(hold.line(), "held");
     for host in 0..2 {
-        // A port whose group is the other core's is chosen for the second channel; both hosts give groups to cores in the same way.
+        // For the second channel a port is chosen by which it belongs to the other core; both hosts give groups to cores in the same way.
         world.wait("the channels lie on both cores", || {
             let sessions = world.report(host, "channels")["sessions"].clone();
             let channels = sessions

@@ -83,8 +83,7 @@ impl Session {
 
     /// From when on the next channel may be made; `None`: the session has as many as it should have.
     fn create_at(&self) -> Option<Instant> {
-        let (open, pending) =
-            (self.channels.iter().filter(|channel| !channel.is_closing()).count(), self.paths.pending());
+        let (open, pending) = (self.open_channels(), self.paths.pending());
         // The other addresses wait until the peer knows the session.
         let is_alone = !self.is_heard && self.paths.len() > 1;
         let wanted = if is_alone { 1 } else { self.wanted };

@@ -14,10 +14,6 @@ use wire::{Endpoint, FourTuple};
 /// Both ends of a channel's connection.
 pub type Ends = [SocketAddr; 2];
 
-fn endpoint(end: SocketAddr) -> Endpoint {
-    Endpoint::new(end.ip(), end.port())
-}
-
 /// The core for one more channel: of `cores` the one with the fewest channels of the same session, then with the fewest channels at all, then the
 /// first. `used`: the core of each channel that there is, and whether it is of the same session.
 fn core_for(cores: impl Iterator<Item = u8>, used: &[(u8, bool)]) -> Option<u8> {
@@ -31,7 +27,7 @@ fn core_for(cores: impl Iterator<Item = u8>, used: &[(u8, bool)]) -> Option<u8> 
 impl Registry {
     /// The core that a connection with these ends is served by.
     fn core_of(&self, [local, remote]: Ends) -> u8 {
-        self.tcp.slow.group_cores()[usize::from(FourTuple::new(endpoint(local), endpoint(remote)).group())]
+        self.tcp.slow.group_cores()[usize::from(FourTuple::new(local.into(), remote.into()).group())]
     }
 
     /// The core that a further channel of that session is to lie on. A channel's frames are all handled by the engine's core; its TCP is not.
@@ -49,10 +45,10 @@ impl Registry {
         core_for(cores.into_iter(), &used)
     }
 
-    /// Our end of a channel's connection to `remote`: with a port whose group of flows that core has, if there is one.
+    /// Our end of a channel's connection to `remote`: with a port by which its group of flows is one of that core's, if there is such a port.
     fn end_on(&mut self, core: Option<u8>, remote: SocketAddr) -> Option<SocketAddr> {
         let (now, cores) = (self.tcp_now(), *self.tcp.slow.group_cores());
-        let (any, remote) = (Endpoint::new(crate::tcp::any_like(remote.ip()), 0), endpoint(remote));
+        let (any, remote) = (Endpoint::new(crate::tcp::any_like(remote.ip()), 0), Endpoint::from(remote));
         let is_elsewhere = |local: Endpoint| {
             let group = usize::from(FourTuple::new(local, remote).group());
             core.is_some_and(|core| cores[group] != core)
@@ -78,7 +74,7 @@ impl Registry {
         let local = self.end_on(core, remote)?;
         let (slot, owner) = self.take_flow_slot(own, self.new_flow(OWNER, [local, remote], None))?;
         let owner = slowpath::Owner { core: self.core_of([local, remote]), ..owner };
-        let (local, remote) = (Some(endpoint(local)), endpoint(remote));
+        let (local, remote) = (Some(local.into()), remote.into());
         let what = Connect { token: 0, local, remote, owner, options: FlowOptions::default() };
         if let Err(e) = self.tcp.slow.connect(self.tcp_now(), &what) {
             tracing::debug!(%peer, "no channel can be made: {e}");

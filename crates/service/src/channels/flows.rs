@@ -87,7 +87,7 @@ pub struct Flows {
     /// Channels with a connection and with sockets of a class that is not known yet.
     fresh: Vec<ChannelId>,
     next: u32,
-    /// Channels whose connections the control thread has not been asked for yet, with the peers' addresses.
+    /// Channels without a connection, for which the control thread has not been asked yet, with the peers' addresses.
     asked: Vec<(ChannelId, IpAddr)>,
     /// Reports to the control thread.
     pub told: Vec<Told>,

@@ -1,4 +1,4 @@
-//! Finds channels whose way through the network is dead while another channel of the same session gets through. Their bytes then go over the
+//! Finds channels on a dead way through the network, while another channel of the same session gets through. Their bytes then go over the
 //! others seconds after the death, where a session with one channel waits for its PINGs. Reads no clock.
 
 use super::flows::Flows;

@@ -110,7 +110,7 @@ impl Registry {
         left.into_iter().for_each(|origin| self.let_in(origin));
     }
 
-    /// Resets connections whose listener has closed and whose acceptor's memory goes, because no process in `held` owns it. Closed with that
+    /// Resets the connections of closed listeners where the acceptor's memory goes, because no process in `held` owns it. Closed with that
     /// memory they would look like served ones.
     pub fn reset_deferred(&mut self, held: &HashSet<u32>) {
         let is_over =

@@ -185,7 +185,7 @@ impl Linux {
         self.steps += 1;
     }
 
-    /// Time goes on.
+    /// Lets time go on: connections that have waited long enough need no first bytes.
     pub fn advance(&mut self, time: Duration) {
         self.now += time;
         while let Some(waiting) = self

@@ -1,7 +1,7 @@
 //! One walk: draws steps from a seed, takes each in both worlds, and compares what they answer.
 
 use super::checks;
-use super::linux::{End, Linux, Pid, SocketId};
+use super::linux::{End, Linux, Pid, SocketId, Stream};
 use super::program::{File, Program};
 use super::world::World;
 use crate::config::Sharing;
@@ -283,16 +283,20 @@ impl Walk {
         false
     }
 
-    fn send(&mut self, pid: Pid) {
-        let Some(stream) = self.any_file(pid, |file| matches!(file, File::Stream(_))) else { return };
+    /// A connection that the process can use, which it takes over if it must, with both ends; `is_fit` says how the peer's end may be.
+    fn usable_stream(
+        &mut self,
+        pid: Pid,
+        is_fit: impl Fn(End) -> bool,
+    ) -> Option<(SocketId, Stream, Stream)> {
+        let stream = self.any_file(pid, |file| matches!(file, File::Stream(_)))?;
         let (own, peer) = (self.linux.streams[&stream], self.linux.peer_of(stream));
-        if !own.is_established
-            || peer.end != End::Open
-            || self.linux.is_forsaken(stream)
-            || !self.takes_over(pid, stream)
-        {
-            return;
-        }
+        let is_usable = own.is_established && is_fit(peer.end) && !self.linux.is_forsaken(stream);
+        (is_usable && self.takes_over(pid, stream)).then_some((stream, own, peer))
+    }
+
+    fn send(&mut self, pid: Pid) {
+        let Some((stream, own, _)) = self.usable_stream(pid, |end| end == End::Open) else { return };
         let wanted = 1 + self.seed.below(3000) as usize;
         let (program, world) = self.program(pid);
         let sent = program.send(world, stream, own.sent, wanted);
@@ -307,15 +311,7 @@ impl Walk {
     }
 
     fn shut_down(&mut self, pid: Pid) {
-        let Some(stream) = self.any_file(pid, |file| matches!(file, File::Stream(_))) else { return };
-        let (own, peer) = (self.linux.streams[&stream], self.linux.peer_of(stream));
-        if !own.is_established
-            || peer.end == End::Reset
-            || self.linux.is_forsaken(stream)
-            || !self.takes_over(pid, stream)
-        {
-            return;
-        }
+        let Some((stream, own, peer)) = self.usable_stream(pid, |end| end != End::Reset) else { return };
         let (program, world) = self.program(pid);
         let answer = program.shut_down(world, stream);
         self.say(format_args!("{pid} shuts {stream} down: {answer:?}"));
@@ -328,15 +324,7 @@ impl Walk {
     }
 
     fn receive(&mut self, pid: Pid) {
-        let Some(stream) = self.any_file(pid, |file| matches!(file, File::Stream(_))) else { return };
-        let (own, peer) = (self.linux.streams[&stream], self.linux.peer_of(stream));
-        if !own.is_established
-            || peer.end == End::Reset
-            || self.linux.is_forsaken(stream)
-            || !self.takes_over(pid, stream)
-        {
-            return;
-        }
+        let Some((stream, own, peer)) = self.usable_stream(pid, |end| end != End::Reset) else { return };
         let most = 1 + self.seed.below(5000) as usize;
         let got = self.programs[&pid].receive(stream, own.read, most);
         let unread = peer.sent - own.read;
