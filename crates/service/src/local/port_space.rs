@@ -28,8 +28,8 @@ const STEP: (usize, usize) = (32, 256);
 const UNSHARED: usize = 4096;
 /// The ended connections are forgotten when at least one in this many is new.
 const NEW_SHARE: usize = 4;
-/// At most one in this many of the service's descriptors holds such a port.
-const DESCRIPTORS_SHARE: u64 = 16;
+/// With one in this many of the service's descriptors ports are shared, too: the sockets that hold ports of all sorts are no more than that.
+const DESCRIPTORS_SHARE: u64 = 4;
 /// Most addresses at which the port of one closed listener is kept.
 const KEPT_MOST: usize = 16;
 
@@ -133,8 +133,8 @@ pub struct PortSpace {
     next_own: u16,
     /// One pool for each sort of addresses, at [`Sort::index`].
     pools: [Pool; Sort::COUNT],
-    /// [`UNSHARED`], or fewer where the service may have few descriptors.
-    unshared: usize,
+    /// When so many ports of all sorts are held, the service has no descriptors for more.
+    held_most: usize,
     /// The first port of the window in which the next port is looked for.
     window: u16,
     /// The kernel gave no port at the last try.
@@ -157,7 +157,7 @@ impl Default for PortSpace {
         Self {
             next_own: *RANGE.start(),
             pools: Default::default(),
-            unshared: (limit / DESCRIPTORS_SHARE).min(UNSHARED as u64) as usize,
+            held_most: usize::try_from(limit / DESCRIPTORS_SHARE).unwrap_or(usize::MAX),
             window: some_window(),
             is_short: false,
             taken: HashMap::new(),
@@ -227,7 +227,10 @@ impl PortSpace {
     ) -> Option<usize> {
         let Pool { held, next } = &self.pools[sort.index()];
         let unshared = if sort.purpose == For::Lent { 0 } else { held.len().min(STEP.0) };
-        let may_share = unshared == 0 || held.len() >= self.unshared || self.is_short;
+        let may_share = unshared == 0
+            || held.len() >= UNSHARED
+            || self.held_in_pools() >= self.held_most
+            || self.is_short;
         let mut shared = None;
         for tried in 0..if may_share { held.len() } else { unshared } {
             if tried >= unshared && shared.is_some() {
@@ -417,7 +420,11 @@ impl PortSpace {
 
     /// Number of ports that are held in the kernel, those of closed listeners included.
     pub fn held(&self) -> usize {
-        self.pools.iter().map(|pool| pool.held.len()).sum::<usize>() + self.kept.len()
+        self.held_in_pools() + self.kept.len()
+    }
+
+    fn held_in_pools(&self) -> usize {
+        self.pools.iter().map(|pool| pool.held.len()).sum()
     }
 
     /// The ports that are kept for closed listeners' connections, each once.

@@ -111,7 +111,7 @@ const S: std::time::Duration = std::time::Duration::from_secs(1);
 fn connections_share_no_port_while_few_are_held() {
     let local: IpAddr = "127.0.0.1".parse().unwrap();
     let sort = Sort { is_ipv6: false, purpose: For::Plain };
-    let mut ports = PortSpace { unshared: 256, ..PortSpace::default() };
+    let mut ports = PortSpace { held_most: 256, ..PortSpace::default() };
     let mut used = HashSet::new();
     for i in 0..2 * 256u16 {
         // Each connection has a destination of its own.
@@ -133,7 +133,7 @@ fn connections_share_no_port_while_few_are_held() {
 fn a_connection_costs_the_same_beside_many_others() {
     let (local, now): (IpAddr, _) = ("127.0.0.1".parse().unwrap(), Instant::now());
     let sort = Sort { is_ipv6: false, purpose: For::Plain };
-    let mut ports = PortSpace { unshared: 256, ..PortSpace::default() };
+    let mut ports = PortSpace { held_most: 256, ..PortSpace::default() };
     let looked_at = std::cell::Cell::new(0);
     let is_live = |_: &Ends, _: Origin| {
         looked_at.set(looked_at.get() + 1);
