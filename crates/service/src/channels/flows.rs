@@ -28,8 +28,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Bytes that are built at once: a frame of the largest size, and small ones beside it.
-const ROOM: usize = 64 << 10;
+/// Bytes of the first ring of frames on their way to the peer: a frame of the largest size, and small ones beside it.
+const RING_FIRST: usize = 64 << 10;
+/// Most bytes that are built at once: four frames of the largest size. With one, the super-frame of each round leaves a small segment behind.
+const ROOM: usize = 256 << 10;
 /// Bytes of the largest ring of frames on their way to the peer.
 const RING_MOST: usize = 1 << 20;
 
@@ -294,7 +296,7 @@ impl Transport for Flows {
         }
         let place = &self.room.place;
         let Some((own, peer)) = place.halves(end.slot) else { return Err(Gone) };
-        let room = make_room(end, &mut self.pool, own, peer, ROOM, RING_MOST).map_err(|_| Gone)?;
+        let room = make_room(end, &mut self.pool, own, peer, RING_FIRST, RING_MOST).map_err(|_| Gone)?;
         if room < ROOM_LEAST {
             let is_new = || place.memory().is_some_and(|memory| memory.area.note_shortage());
             if end.sender.ring.is_none() && is_new() {
