@@ -1,6 +1,7 @@
 //! The memory of one application region, shared by all threads of the service.
 
 mod grow;
+pub(crate) mod pairs;
 pub(crate) mod region;
 pub(crate) mod residency;
 pub(crate) mod slot_key;

@@ -327,7 +327,7 @@ impl Registry {
         let id = self.choose(&candidates)?;
         let listener = self.listeners.all.get(&id)?;
         let home = listener.home;
-        if listener.waiting() > listener.backlog as usize + WAITING_MAX
+        if listener.grants.waiting() > listener.grants.backlog() as usize + WAITING_MAX
             || !self.may_have_flow(home.application)
         {
             return None;

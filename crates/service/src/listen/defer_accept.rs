@@ -70,7 +70,7 @@ impl Registry {
 
     /// Takes a new connection of this host for a listener. True: it waits, and the connector must announce its first bytes.
     pub fn arrive_or_wait(&mut self, listener: u32, incoming: Incoming) -> bool {
-        let backlog = self.listeners.all.get(&listener).map_or(0, |l| l.backlog as usize);
+        let backlog = self.listeners.all.get(&listener).map_or(0, |l| l.grants.backlog() as usize);
         let has_room = self.listeners.deferred.count(listener) <= backlog;
         let Some(patience) = self.deferral(listener).filter(|_| has_room) else {
             self.arrive(listener, incoming);

@@ -19,12 +19,12 @@ impl Registry {
         let ends = [record.peer, record.local];
         match *origin {
             Origin::Pair(region, slot) => {
-                let connection = self.pairs.get(&region).and_then(|pair| pair.slots.get(slot));
+                let connection = self.pairs.get(region).and_then(|pair| pair.connection(slot));
                 connection.is_some_and(|c| c.addresses == ends)
             }
             Origin::Relay(id) => self.relays.get(&id).is_some_and(|relay| {
                 let place = SlotKey { region: record.region, slot: record.slot };
-                relay.places[1] == place && !relay.gone[1] && relay.connection.addresses == ends
+                relay.place(1) == Some(place) && relay.connection.addresses == ends
             }),
             Origin::Flow(region, slot) => {
                 let used = self.regions.get(&region).and_then(|r| r.slots.get(slot));
@@ -48,7 +48,7 @@ impl Registry {
         }
         let record = &incoming.1;
         match incoming.0 {
-            Origin::Pair(region, slot) => Some(&self.pairs.get(&region)?.region.slot(slot)?.half[1]),
+            Origin::Pair(region, slot) => Some(&self.pairs.get(region)?.region.slot(slot)?.half[1]),
             Origin::Relay(_) | Origin::Flow(..) => {
                 Some(self.regions.get(&record.region)?.memory.halves(record.slot)?.1)
             }
@@ -88,7 +88,7 @@ impl Registry {
     /// The process that owns the acceptor's end; `None`: its region is gone.
     pub fn party_that_accepts(&self, (origin, record): &Incoming) -> Option<u32> {
         match origin {
-            Origin::Pair(region, _) => self.pairs.get(region).map(|pair| pair.parties[1]),
+            Origin::Pair(region, _) => self.pairs.get(*region).map(|pair| pair.parties[1]),
             Origin::Relay(_) | Origin::Flow(..) => self.regions.get(&record.region).map(|r| r.owner),
         }
     }
@@ -111,7 +111,7 @@ impl Registry {
             let ports = block.ports.load(Ordering::Relaxed);
             let is_acceptors = self
                 .pairs
-                .get(&record.region)
+                .get(record.region)
                 .is_none_or(|pair| side_named(pair, record.slot, ports, is_relative) != Some(0));
             is_named && is_acceptors
         })

@@ -7,8 +7,7 @@ use crate::memory::slots::Slots;
 use crate::tcp::Flow;
 use flow::Limits;
 use rustix::fd::{AsFd, OwnedFd};
-use shm::{Half, Kind, Layout, Params, Region, RegionError, SockBlock};
-use std::collections::HashMap;
+use shm::{Kind, Layout, Params, Region, RegionError, SockBlock};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -146,64 +145,71 @@ pub struct Connection {
 /// A connection that the service copies between two application regions.
 #[derive(Debug)]
 pub struct Relay {
-    /// The slots of the connector's end and of the acceptor's.
-    pub places: [SlotKey; 2],
+    /// The connector's end and the acceptor's.
+    ends: [RelayEnd; 2],
     /// Addresses, processes and stage.
     pub connection: Connection,
-    /// Ends that no longer use their slots.
-    pub gone: [bool; 2],
 }
 
-/// The region of one ordered pair of processes: the first connects, the second accepts.
-#[derive(Debug)]
-pub struct PairRegion {
-    /// The service's mapping of the region.
-    pub region: Arc<Region>,
-    /// The memfd of the region.
-    pub fd: Arc<OwnedFd>,
-    /// Ids of the connector and of the acceptor.
-    pub parties: [u32; 2],
-    /// The parties that have mapped it.
-    pub mapped: [bool; 2],
-    /// It is sealed: no further writable mapping, no hole punching.
-    pub sealed: bool,
-    /// Sides on which no process lives any more.
-    pub dead: [bool; 2],
-    /// Connections and lent slots, by slot.
-    pub slots: Slots<Connection>,
-    /// Number of lent slots among them.
-    pub lent: u32,
-    /// Eventfds by which one side wakes a context of the other. Key: the sleeper's side and its context.
-    pub wakers: HashMap<(usize, u32), Arc<OwnedFd>>,
+/// An end of a relay.
+#[derive(Clone, Copy, Debug)]
+enum RelayEnd {
+    /// A process uses it, by this slot.
+    Used(SlotKey),
+    /// The service itself is there as the deputy of a holder that has left the connection in this slot, which ends with its old use.
+    Left(SlotKey),
+    /// It is over. Its slot may have another connection.
+    Gone,
 }
 
-impl PairRegion {
-    /// Makes a region for two processes: the connector and the acceptor.
-    pub fn create(id: u32, parties: [u32; 2], Size { slots, data_len }: Size) -> Result<Self, RegionError> {
-        let params = Params { kind: Kind::Pair, id: u64::from(id), slots, data_len };
-        let (region, fd) = Region::create(params)?;
-        Ok(Self {
-            region: Arc::new(region),
-            fd: Arc::new(fd),
-            parties,
-            mapped: [false; 2],
-            sealed: false,
-            dead: [false; 2],
-            slots: Slots::new(0, slots),
-            lent: 0,
-            wakers: HashMap::new(),
-        })
+impl Relay {
+    /// A new connection between processes that use it by these slots.
+    pub fn new(places: [SlotKey; 2], connection: Connection) -> Self {
+        Self { ends: places.map(RelayEnd::Used), connection }
     }
 
-    /// Takes a slot with cleared halves. Returns the connection when no slot is free.
-    pub fn take(&mut self, connection: Connection) -> Result<u32, Connection> {
-        let slot = self.slots.take(connection)?;
-        self.region.slot(slot).iter().flat_map(|slot| &slot.half).for_each(Half::clear);
-        Ok(slot)
+    /// Carries a connection on that was left in slot `from`.
+    pub fn onward(from: SlotKey, place: SlotKey, connection: Connection) -> Self {
+        Self { ends: [RelayEnd::Left(from), RelayEnd::Used(place)], connection }
     }
 
-    /// True when no process of one side, or of both, lives.
-    pub fn has_dead_side(&self) -> bool {
-        self.dead != [false; 2]
+    /// The slot by which a process uses an end.
+    pub fn place(&self, end: usize) -> Option<SlotKey> {
+        match self.ends[end] {
+            RelayEnd::Used(place) => Some(place),
+            RelayEnd::Left(_) | RelayEnd::Gone => None,
+        }
+    }
+
+    /// The ends that processes use, each with its slot.
+    pub fn places(&self) -> impl Iterator<Item = (usize, SlotKey)> {
+        (0..2).filter_map(|end| Some((end, self.place(end)?)))
+    }
+
+    /// Slot in which the connection was left that the relay carries on.
+    pub fn left_in(&self) -> Option<SlotKey> {
+        match self.ends[0] {
+            RelayEnd::Left(place) => Some(place),
+            RelayEnd::Used(_) | RelayEnd::Gone => None,
+        }
+    }
+
+    /// An end is over: no process uses it. Returns its slot.
+    pub fn end(&mut self, end: usize) -> Option<SlotKey> {
+        let place = self.place(end)?;
+        self.ends[end] = RelayEnd::Gone;
+        Some(place)
+    }
+
+    /// True when no process uses an end.
+    pub fn is_over(&self) -> bool {
+        self.places().next().is_none()
+    }
+
+    /// The end with the slot `from` has the slot `to` from now on. Returns which end it is.
+    pub fn move_end(&mut self, from: SlotKey, to: SlotKey) -> Option<usize> {
+        let (end, _) = self.places().find(|(_, place)| *place == from)?;
+        self.ends[end] = RelayEnd::Used(to);
+        Some(end)
     }
 }
