@@ -5,11 +5,13 @@ pub(crate) mod defer_accept;
 pub(crate) mod direct;
 pub(crate) mod grants;
 pub(crate) mod holders;
+pub(crate) mod origin;
 pub(crate) mod table;
 pub(crate) mod unaccepted;
 
 use crate::listen::grants::Grants;
-use crate::listen::table::{Holders, Home, Incoming, Listener};
+use crate::listen::origin::Incoming;
+use crate::listen::table::{Holders, Home, Listener};
 use crate::local::shown::Shown;
 use crate::registry::{Answer, Registry};
 use control::{KernelReason, Reply, Unlisten};

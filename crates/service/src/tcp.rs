@@ -16,7 +16,7 @@ use crate::choice::Choice;
 use crate::config::Config;
 use crate::config::values::{Mac, PortKind};
 use crate::daemon::clock;
-use crate::listen::table::Origin;
+use crate::listen::origin::Origin;
 use crate::memory::Memory;
 use crate::memory::region::Use;
 use crate::memory::slot_key::SlotKey;

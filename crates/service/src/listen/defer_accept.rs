@@ -2,8 +2,8 @@
 //! bytes or the end, the connector leaves the connection to another process or dies, or the listener's time is over. Only then does the
 //! connector learn, as on Linux, that the listener is gone.
 
-use crate::listen::table::{Incoming, Origin};
-use crate::memory::region::Stage;
+use crate::listen::origin::{Incoming, Origin};
+use crate::memory::connection::Stage;
 use crate::registry::{Answer, Registry};
 use shm::half_flags::{RELEASED, RESET};
 use std::collections::{BTreeSet, HashMap, HashSet};

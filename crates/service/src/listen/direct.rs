@@ -3,10 +3,13 @@
 //! can write the grant's record. It takes them back by the queue's epoch: the process must ask again when another socket begins to listen
 //! at the port, when holders of the socket change, or when the backlog changes.
 
-use crate::listen::table::{Listener, Listeners, Origin};
+use crate::listen::origin::Origin;
+
+use crate::listen::table::{Listener, Listeners};
 use crate::local::port_need::For;
+use crate::memory::connection::{Connection, GrantKey, Stage};
 use crate::memory::pairs::PairRegion;
-use crate::memory::region::{AppRegion, Connection, GrantKey, Stage};
+use crate::memory::region::AppRegion;
 use crate::memory::slot_key::SlotKey;
 use crate::registry::Registry;
 use base::limits::SLOTS_MAX;

@@ -1,7 +1,7 @@
 //! An accept queue as the service sees it: the memory that all holders of the socket map, the grants that the service alone writes there,
 //! and the connections for which the backlog has no room yet.
 
-use crate::listen::table::Incoming;
+use crate::listen::origin::Incoming;
 use crate::memory::slots::Slots;
 use queue::accept::Accepting;
 use rustix::fd::OwnedFd;

@@ -1,6 +1,8 @@
 //! The processes that hold a listening socket: their right to accept, their deaths, and connections that go to a process of another family.
 
-use crate::listen::table::{Home, Listener, Origin};
+use crate::listen::origin::Origin;
+
+use crate::listen::table::{Home, Listener};
 use crate::registry::application::Application;
 use crate::registry::{Answer, Registry};
 use control::{AcceptRecord, Left, Push, Reply};

@@ -3,27 +3,13 @@
 use crate::listen::defer_accept::Deferred;
 use crate::listen::grants::Grants;
 use crate::process::fd_liveness::Alive;
-use control::{AcceptRecord, CongestionName};
+use control::CongestionName;
 use queue::accept::Accepting;
 use rustix::fd::OwnedFd;
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
-
-/// A connection to be accepted, and the record that describes it to the process that accepts it.
-pub type Incoming = (Origin, AcceptRecord);
-
-/// The connection that an accept record announces.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Origin {
-    /// A connection through a pair region: the region and the slot.
-    Pair(u32, u32),
-    /// A relayed connection: the relay's id.
-    Relay(u32),
-    /// A connection over the port: the application region and the slot.
-    Flow(u32, u32),
-}
 
 /// The process that new connections are set up for: it and its forked children have the memory mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,8 +2,11 @@
 //! service's own tables tell which connection a slot has, and `ACCEPTED` in the acceptor's half whether a process has it; of a region's
 //! halves only its two parties can write.
 
-use crate::listen::table::{Incoming, Listener, Origin};
-use crate::memory::region::{AppRegion, Stage, Use};
+use crate::listen::origin::{Incoming, Origin};
+
+use crate::listen::table::Listener;
+use crate::memory::connection::Stage;
+use crate::memory::region::{AppRegion, Use};
 use crate::memory::slot_key::SlotKey;
 use crate::registry::Registry;
 use crate::registry::application::Application;

@@ -2,10 +2,11 @@
 //! listener is gone.
 
 use crate::cores::{Command, RELAY_CORE};
-use crate::listen::table::{Incoming, Origin};
+use crate::listen::origin::{Incoming, Origin};
 use crate::local::as_asked;
 use crate::local::port_need::{Need, note_order};
-use crate::memory::region::{Connection, Relay, Stage, Use};
+use crate::memory::connection::{Connection, Relay, Stage};
+use crate::memory::region::Use;
 use crate::memory::slot_key::SlotKey;
 use crate::registry::{Answer, Registry};
 use crate::relay::Outcome;

@@ -1,12 +1,15 @@
 //! Ports of closed connections within the host: what they are needed for, and when a program may bind them again. Each answer is about the
 //! service's own sockets only.
 
-use crate::listen::table::{Listener, Origin, Stopped};
+use crate::listen::origin::Origin;
+
+use crate::listen::table::{Listener, Stopped};
 use crate::local::is_live;
 use crate::local::port_need::Need;
 use crate::local::port_space::{Ends, PortSpace};
+use crate::memory::connection::{Connection, Relay, Stage};
 use crate::memory::pairs::PairRegion;
-use crate::memory::region::{AppRegion, Connection, Relay, Stage};
+use crate::memory::region::AppRegion;
 use crate::memory::slot_key::SlotKey;
 use crate::registry::{Answer, Registry};
 use control::Reply;

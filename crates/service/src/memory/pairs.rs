@@ -1,6 +1,8 @@
 //! Regions that two processes share, each with the connections in it.
 
-use crate::memory::region::{Connection, GrantKey, Size, Stage};
+use crate::memory::connection::{Connection, GrantKey, Stage};
+
+use crate::memory::size::Size;
 use crate::memory::slots::Slots;
 use rustix::fd::OwnedFd;
 use shm::half_flags::RELEASED;

@@ -3,8 +3,9 @@
 use super::linux::End;
 use super::walk::Walk;
 use super::world::World;
-use crate::listen::table::Origin;
-use crate::memory::region::{Stage, Use};
+use crate::listen::origin::Origin;
+use crate::memory::connection::Stage;
+use crate::memory::region::Use;
 use crate::memory::slot_key::SlotKey;
 use crate::registry::Registry;
 use shm::half_flags::{FIN, RELEASED, RESET};
