@@ -252,6 +252,10 @@ impl Registry {
 
     /// The listener for the next connection: one where a process sleeps at an empty queue, else that with the shortest queue.
     pub fn choose(&mut self, candidates: &[u32]) -> Option<u32> {
+        if candidates.len() > 1 {
+            // A socket that is closed gets nothing where another one listens.
+            self.end_forsaken(candidates);
+        }
         let (turn, n) = (self.listeners.turn(), candidates.len());
         let in_turn = (0..n).map(|i| candidates[(i + turn) % n]);
         let burden = |id: &u32| {

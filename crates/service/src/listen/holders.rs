@@ -121,18 +121,24 @@ impl Registry {
     /// Ends the listeners without a process that certainly accepts, if no process has their socket open; resets connections that have
     /// waited too long where none accepts. True: some of these listeners remain.
     pub fn settle_deserted(&mut self) -> bool {
-        let doubtful = self.listeners.all.iter().filter(|(_, l)| !self.has_holders(l));
-        let doubtful: Vec<(u32, u64)> = doubtful.map(|(id, l)| (*id, l.cookie)).collect();
+        let all: Vec<u32> = self.listeners.all.keys().copied().collect();
+        let left = self.end_forsaken(&all);
+        left.iter().for_each(|id| self.reset_old(*id));
+        !left.is_empty()
+    }
+
+    /// Ends those of these listeners without a process that certainly accepts if no process has their socket open. Returns those without
+    /// such a process that remain.
+    pub fn end_forsaken(&mut self, ids: &[u32]) -> Vec<u32> {
+        let known = ids.iter().filter_map(|id| Some((*id, self.listeners.all.get(id)?)));
+        let doubtful: Vec<(u32, u64)> =
+            known.filter(|(_, l)| !self.has_holders(l)).map(|(id, l)| (id, l.cookie)).collect();
         let cookies: Vec<u64> = doubtful.iter().map(|(_, cookie)| *cookie).collect();
         let forsaken = self.listeners.alive.forsaken(&cookies);
-        for (id, cookie) in &doubtful {
-            if forsaken.contains(cookie) {
-                self.end_listener(*id);
-            } else {
-                self.reset_old(*id);
-            }
-        }
-        forsaken.len() < doubtful.len()
+        let (over, left): (Vec<_>, Vec<_>) =
+            doubtful.into_iter().partition(|(_, cookie)| forsaken.contains(cookie));
+        over.into_iter().for_each(|(id, _)| drop(self.end_listener(id)));
+        left.into_iter().map(|(id, _)| id).collect()
     }
 
     fn reset_old(&mut self, id: u32) {
