@@ -10,7 +10,7 @@ mod released;
 use crate::bars::{self, Bar, Limit, Measure};
 use crate::parallel::in_parallel;
 use crate::samples::Samples;
-use crate::{Options, Report, affinity};
+use crate::{Options, Ratio, Report, affinity};
 use base::Duration;
 use latency::Way;
 use sim::figure::{Staleness, StalenessResult};
@@ -66,7 +66,11 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     report.rows = samples.rows();
     report.ratios = samples.ratios(REPORT, &[ECHO]);
     report.ratios.extend(samples.ratios(AGENT, &[DATAPATH, BUILT_IN]));
-    report.ratios.extend(samples.ratios(released::SYSTEM, &[BUILT_IN]));
+    // A ratio has no place for the system's name: the case has it.
+    let of_released = samples.ratios(released::SYSTEM, &[BUILT_IN]);
+    report.ratios.extend(
+        of_released.into_iter().map(|r| Ratio { case: format!("{}/{}", r.case, released::SYSTEM), ..r }),
+    );
     bars::judge(&mut report, REPORT, BARS_REPORT);
     bars::judge(&mut report, AGENT, BARS_AGENT);
     if has_loads {

@@ -127,7 +127,8 @@ impl RaceSetting {
             Kind::BuiltIn(_) => None,
             Kind::Agent(maker) => {
                 let mind = Mind::Agent(maker.clone());
-                Some(AgentSetting { keeps_datagrams: self.keeps_datagrams, staleness: self.staleness, mind })
+                let setting = AgentSetting::new(self.staleness, mind);
+                Some(AgentSetting { keeps_datagrams: self.keeps_datagrams, ..setting })
             }
         };
         host(law, entry.flows, agent)

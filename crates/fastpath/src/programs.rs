@@ -16,6 +16,8 @@ use port::Port;
 /// Time without a run after which the program runs though nothing has come, so that its conditions about time come true: a smoothed round
 /// trip, but at least 10 ms, by which agents wait for reports, and at most 100 ms.
 const TICK: (Duration, Duration) = (Duration::from_ms(10), Duration::from_ms(100));
+/// Longest time between two looks at a flow with a report that no agent has taken yet.
+const UNTAKEN: Duration = Duration::from_secs(1);
 
 /// Time without a run after which there is a tick.
 fn tick_of(f: &FlowMut<'_>) -> Duration {
@@ -157,6 +159,12 @@ impl State {
         let at = ran_at(program).plus(tick);
         if at > self.now {
             return self.lists.ticks.wait(w.id.0, at);
+        }
+        if program.is_announced() {
+            // A run would change nothing that the agent sees before it takes the report. Where very many flows wait for that, each is looked at
+            // ever later.
+            let waited = self.now.since(ran_at(program));
+            return self.lists.ticks.wait(w.id.0, self.now.plus(waited.min(UNTAKEN)));
         }
         program.on_tick();
         self.finish(w, port);

@@ -362,6 +362,12 @@ impl FlowProgram {
         is_new
     }
 
+    /// True while the slow path was told of a report that it has not taken yet.
+    #[must_use]
+    pub const fn is_announced(&self) -> bool {
+        self.is_announced
+    }
+
     /// The values of the report that is due.
     #[must_use]
     pub fn report(&self) -> Option<&[u64]> {

@@ -17,7 +17,8 @@ pub(crate) mod trusts;
 use crate::cores::{Command, Core, RELAY_CORE};
 use crate::handover::trusts::Trust;
 use crate::local::shown::Shown;
-use crate::memory::region::{Connection, Relay, Stage, Use};
+use crate::memory::connection::{Connection, Relay, Stage};
+use crate::memory::region::Use;
 use crate::memory::slot_key::SlotKey;
 use crate::registry::output::Output;
 use crate::registry::registration::new_eventfd;
@@ -101,7 +102,7 @@ impl Registry {
 
     /// Id of the process that owns the region of a connection, or its side of a pair region.
     fn party_of(&self, left: &Left) -> Option<u32> {
-        match (self.regions.get(&left.region), self.pairs.get(&left.region)) {
+        match (self.regions.get(&left.region), self.pairs.get(left.region)) {
             (Some(r), _) => Some(r.owner),
             (None, pair) => pair?.parties.get(usize::from(left.side)).copied(),
         }
@@ -115,7 +116,7 @@ impl Registry {
         };
         let side = Side::from_index(left.side)?.index();
         let Some(r) = self.regions.get(&left.region) else {
-            return Some(of(self.pairs.get(&left.region)?.slots.get(left.slot)?, side));
+            return Some(of(self.pairs.get(left.region)?.connection(left.slot)?, side));
         };
         match r.slots.get(left.slot).filter(|_| left.side == 1)? {
             Use::Flow(flow) => Some(flow.ends),
@@ -199,9 +200,7 @@ impl Registry {
             stage: Stage::Accepted,
             grant: None,
         };
-        // The deputy's slot is freed together with its old use, so this end counts as gone.
-        let places = [SlotKey::of_left(&left), place];
-        self.relays.insert(relay, Relay { places, connection, gone: [true, false] });
+        self.relays.insert(relay, Relay::onward(SlotKey::of_left(&left), place, connection));
         self.count_sockets([holder], 1);
         self.command(RELAY_CORE, Command::Open(relay, Box::new(ends)));
     }
@@ -256,7 +255,7 @@ impl Registry {
     /// The side of a region where the service can be the deputy of an established connection's holder.
     fn place_of(&mut self, left: &Left) -> Result<Place, Errno> {
         let side = Side::from_index(left.side).ok_or(Errno::INVAL)?;
-        let place = match (self.regions.get(&left.region), self.pairs.get(&left.region)) {
+        let place = match (self.regions.get(&left.region), self.pairs.get(left.region)) {
             (Some(r), _) => {
                 Place::of_application(r.memory.clone(), self.cores.iter().map(Core::bell).collect())
             }
@@ -278,14 +277,14 @@ impl Registry {
 
     /// Makes the eventfd by which the other party of a pair region wakes the core that relays.
     fn bell_of_pair(&mut self, pair: u32, side: usize) {
-        let Some(pair) = self.pairs.get_mut(&pair) else { return };
-        if pair.wakers.contains_key(&(side, TRUST_CONTEXT)) {
+        let Some(pair) = self.pairs.get_mut(pair) else { return };
+        if pair.waker(side, TRUST_CONTEXT).is_some() {
             return;
         }
         match new_eventfd() {
             Ok(bell) => {
                 self.outputs.add(Output::Command(RELAY_CORE, Command::Watch(bell.clone(), None)));
-                pair.wakers.insert((side, TRUST_CONTEXT), bell);
+                pair.add_waker(side, TRUST_CONTEXT, bell);
             }
             Err(e) => tracing::error!("a relayed connection has no bell: {e}"),
         }
@@ -325,10 +324,9 @@ impl Registry {
     /// Two relays in a row have become one, the inner: frees the slot between them.
     pub fn joined(&mut self, outer: u32, inner: u32) {
         let Some(far) = self.relays.remove(&outer) else { return };
-        let [middle, place] = far.places;
+        let (Some(middle), Some(place)) = (far.left_in(), far.place(1)) else { return };
         let Some(relay) = self.relays.get_mut(&inner) else { return };
-        let Some(end) = (0..2).find(|end| relay.places[*end] == middle && !relay.gone[*end]) else { return };
-        relay.places[end] = place;
+        let Some(end) = relay.move_end(middle, place) else { return };
         let before =
             std::mem::replace(&mut relay.connection.applications[end], far.connection.applications[1]);
         if let Some(used) = self.regions.get_mut(&place.region).and_then(|r| r.slots.get_mut(place.slot)) {

@@ -3,21 +3,21 @@
 
 pub(crate) mod defer_accept;
 pub(crate) mod direct;
+pub(crate) mod grants;
 pub(crate) mod holders;
+pub(crate) mod origin;
 pub(crate) mod table;
 pub(crate) mod unaccepted;
 
-use crate::listen::table::{Home, Incoming, Listener};
+use crate::listen::grants::Grants;
+use crate::listen::origin::Incoming;
+use crate::listen::table::{Holders, Home, Listener};
 use crate::local::shown::Shown;
-use crate::memory::slots::Slots;
 use crate::registry::{Answer, Registry};
 use control::{KernelReason, Reply, Unlisten};
 use rustix::io::Errno;
-use shm::queue_flags::{AWAITED, WANT_ROOM};
-use shm::{AcceptQueue, GRANTS, SLEEPERS};
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use shm::SLEEPERS;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 /// Shortest time between two calls of all processes that may accept from a listener.
@@ -36,7 +36,7 @@ impl Registry {
             return Answer::kernel(KernelReason::NotListening);
         }
         let known = self.listeners.of_socket(shown.cookie);
-        let is_holder = |l: &Listener| l.holders.contains(&id) && !l.left.contains(&id);
+        let is_holder = |l: &Listener| l.holders.present().any(|holder| holder == id);
         let is_again = known.and_then(|listener| self.listeners.all.get(&listener)).is_some_and(is_holder);
         if !is_again && let Some(refusal) = self.refuses_listen(id, shown) {
             return refusal;
@@ -48,10 +48,11 @@ impl Registry {
         if let Some(listener) = known {
             return self.join(id, listener, backlog, shown.inode);
         }
-        let Ok((memory, fds)) = AcceptQueue::create() else {
+        let Some(grants) = Grants::new(backlog, nonblocking) else {
             return Answer::kernel(KernelReason::NoSharedMemory);
         };
-        memory.set_nonblocking(nonblocking);
+        let mut holders = Holders::default();
+        holders.join(id);
         let listener = Listener {
             cookie: shown.cookie,
             local: shown.local,
@@ -62,17 +63,10 @@ impl Registry {
             uid,
             asked: None,
             options: slowpath::FlowOptions::default(),
-            backlog,
             since: self.now,
-            holders: vec![id],
-            left: HashSet::new(),
+            holders,
             home,
-            memory,
-            fds: fds.map(Arc::new),
-            grants: Slots::new(0, GRANTS as u32),
-            granted_all_of: None,
-            single: VecDeque::new(),
-            waiting: VecDeque::new(),
+            grants,
             wakers: HashMap::new(),
             roused: self.now,
         };
@@ -111,7 +105,7 @@ impl Registry {
     fn tell_queue(&mut self, id: u32, queue: u32, is_known: bool) -> Answer {
         let Some(l) = self.listeners.all.get(&queue) else { return Answer::Silent };
         let Some(a) = self.applications.get_mut(&id) else { return Answer::Silent };
-        let fds = if a.queues.insert(queue) { l.fds.to_vec() } else { Vec::new() };
+        let fds = if a.queues.insert(queue) { l.grants.fds().to_vec() } else { Vec::new() };
         Answer::Reply(Reply::Listening { queue, is_known }, fds)
     }
 
@@ -151,17 +145,12 @@ impl Registry {
         let home = self.new_home(id).ok();
         let is_home_alive = self.listeners.all.get(&queue).is_some_and(|l| self.is_alive(l.home.application));
         let Some(l) = self.listeners.all.get_mut(&queue) else { return Answer::Silent };
-        let is_back = l.left.remove(&id);
-        let is_first = !l.holders.contains(&id);
-        if is_first {
-            l.holders.push(id);
-        }
+        let is_new = l.holders.join(id);
         if let Some(home) = home.filter(|_| !is_home_alive) {
             l.home = home;
         }
-        l.backlog = backlog;
-        l.revoke();
-        if is_first || is_back {
+        l.grants.set_backlog(backlog);
+        if is_new {
             self.count_sockets([id], 1);
             self.listens_here(id, inode);
         }
@@ -184,7 +173,7 @@ impl Registry {
             };
         };
         if !self.accepts(id, l) {
-            return match l.left.contains(&id) {
+            return match l.holders.has_left(id) {
                 true => self.closed_listener(queue),
                 false => Answer::Offence("it ended a stranger's listener".to_owned()),
             };
@@ -217,11 +206,9 @@ impl Registry {
     /// Ends a listener, and returns it: nothing more comes into its queue, and connections in it are reset. `None`: there was none.
     pub fn end_listener(&mut self, id: u32) -> Option<Listener> {
         let mut listener = self.listeners.remove(id)?;
-        listener.memory.set(0, listener.backlog);
-        // Pairs with the fence of a direct connector: it sees that the listener has ended, or this thread sees its grant.
-        fence(Ordering::SeqCst);
+        listener.grants.end();
         let unaccepted = self.withdraw_unaccepted(&listener);
-        let waiting = std::mem::take(&mut listener.waiting);
+        let waiting = listener.grants.take_waiting();
         unaccepted.into_iter().chain(waiting).for_each(|incoming| self.reset_unaccepted(incoming));
         // All of them, also those that take turns.
         for _ in 0..SLEEPERS {
@@ -230,7 +217,7 @@ impl Registry {
             }
             self.wake_sleepers(&listener);
         }
-        self.uncount_sockets(listener.holders.iter().copied().filter(|h| !listener.left.contains(h)));
+        self.uncount_sockets(listener.holders.present());
         self.keep_port(&listener);
         self.tcp_unlisten(id);
         self.revoke(listener.local.port());
@@ -257,7 +244,7 @@ impl Registry {
     /// this service has no right to.
     pub fn unseen_acceptors(&self, id: u32) -> Option<Vec<i32>> {
         let listener = self.listeners.all.get(&id)?;
-        if listener.memory.words().flags.load(Ordering::Relaxed) & AWAITED != 0 {
+        if listener.grants.was_awaited() {
             return None;
         }
         Some(self.acceptors(listener).map(|a| a.pid).take(LOOKED_AT).collect())
@@ -265,11 +252,15 @@ impl Registry {
 
     /// The listener for the next connection: one where a process sleeps at an empty queue, else that with the shortest queue.
     pub fn choose(&mut self, candidates: &[u32]) -> Option<u32> {
+        if candidates.len() > 1 {
+            // A socket that is closed gets nothing where another one listens.
+            self.end_forsaken(candidates);
+        }
         let (turn, n) = (self.listeners.turn(), candidates.len());
         let in_turn = (0..n).map(|i| candidates[(i + turn) % n]);
         let burden = |id: &u32| {
             let listener = self.listeners.all.get(id).filter(|l| self.has_acceptors(l))?;
-            Some(((listener.waiting(), !listener.queue().has_sleepers()), *id))
+            Some(((listener.grants.waiting(), !listener.queue().has_sleepers()), *id))
         };
         let best = in_turn.filter_map(|id| burden(&id)).min_by_key(|(burden, _)| *burden).map(|(_, id)| id);
         best.filter(|id| self.has_home(*id))
@@ -278,7 +269,7 @@ impl Registry {
     /// Takes a new connection for a listener.
     pub fn arrive(&mut self, id: u32, incoming: Incoming) {
         let Some(listener) = self.listeners.all.get_mut(&id) else { return };
-        listener.waiting.push_back(incoming);
+        listener.grants.add(incoming);
         let application = listener.home.application;
         self.accelerated(application, |p| &mut p.accepted, 1);
         self.admit(id);
@@ -296,8 +287,7 @@ impl Registry {
     /// far as there is room.
     pub fn admit(&mut self, id: u32) {
         let Some(listener) = self.listeners.all.get_mut(&id) else { return };
-        let accepted = listener.take_accepted();
-        let waiting = std::mem::take(&mut listener.waiting);
+        let (accepted, waiting) = (listener.grants.take_accepted(), listener.grants.take_waiting());
         accepted.iter().for_each(|incoming| self.note_accepted(incoming));
         let (gone, mut waiting): (VecDeque<_>, VecDeque<Incoming>) =
             waiting.into_iter().partition(|(origin, _)| self.is_given_up(*origin));
@@ -305,14 +295,14 @@ impl Registry {
         let mut admitted = Vec::new();
         while let Some(incoming) = waiting.front().copied().filter(|_| self.has_room(id)) {
             self.establish(incoming.0, 1);
-            if !self.put(id, incoming) {
+            if !self.listeners.all.get_mut(&id).is_some_and(|l| l.grants.put(incoming)) {
                 break;
             }
             waiting.pop_front();
             admitted.push(incoming.0);
         }
         if let Some(listener) = self.listeners.all.get_mut(&id) {
-            listener.waiting = waiting;
+            listener.grants.wait_on(waiting);
         }
         self.wake_for(id, admitted.len());
         admitted.into_iter().for_each(|origin| self.establish(origin, 0));
@@ -334,9 +324,8 @@ impl Registry {
         let Some(listener) = self.listeners.all.get(&id) else { return };
         listener.queue().forget_sleepers(|application| !self.accepts(application, listener));
         for a in self.acceptors(listener) {
-            let contexts = self.families.get(&a.family()).into_iter().flat_map(|f| &f.contexts);
-            let its = contexts.filter(|(_, c)| c.application == a.id).map(|(context, _)| *context);
-            its.for_each(|context| self.wake(a.family(), context));
+            let contexts = self.families.get(&a.family()).into_iter().flat_map(|f| f.contexts_of(a.id));
+            contexts.for_each(|context| self.wake(a.family(), context));
         }
         let now = self.now;
         self.listeners.all.get_mut(&id).into_iter().for_each(|listener| listener.roused = now);
@@ -352,38 +341,13 @@ impl Registry {
     /// Answers `Request::Nonblocking`: the program has changed `O_NONBLOCK` of the listening socket.
     pub fn set_nonblocking(&mut self, id: u32, queue: u32, on: bool) -> Answer {
         if let Some(listener) = self.listeners.all.get(&queue).filter(|l| self.accepts(id, l)) {
-            listener.memory.set_nonblocking(on);
+            listener.grants.set_nonblocking(on);
         }
         Answer::plain(Reply::Done)
     }
 
     /// True when a queue has room for one more connection. If not, the next process that accepts tells the service.
     pub fn has_room(&self, id: u32) -> bool {
-        let Some(listener) = self.listeners.all.get(&id) else { return false };
-        let flags = &listener.memory.words().flags;
-        let is_full = || listener.queue().count() > listener.backlog as usize;
-        if is_full() {
-            flags.fetch_or(WANT_ROOM, Ordering::SeqCst);
-            // Pairs with the fence of the process that accepts: it sees the flag, or this thread sees the room.
-            fence(Ordering::SeqCst);
-            if is_full() {
-                return false;
-            }
-        }
-        if flags.load(Ordering::Relaxed) & WANT_ROOM != 0 {
-            flags.fetch_and(!WANT_ROOM, Ordering::SeqCst);
-        }
-        true
-    }
-
-    /// Puts a connection into a queue. False: the queue has no number left for it.
-    fn put(&mut self, id: u32, incoming: Incoming) -> bool {
-        let Some(listener) = self.listeners.all.get_mut(&id) else { return false };
-        let Ok(grant) = listener.grants.take(incoming) else { return false };
-        listener.memory.write(grant, incoming.1.to_words());
-        listener.queue().note_moment(cycles::moment());
-        listener.queue().put(grant);
-        listener.single.push_back(grant);
-        true
+        self.listeners.all.get(&id).is_some_and(|listener| listener.grants.has_room())
     }
 }

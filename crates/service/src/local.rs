@@ -11,12 +11,15 @@ pub(crate) mod shown;
 use crate::config::Sharing;
 use crate::config::values::PortKind;
 use crate::listen::direct::{InUse, Lending};
-use crate::listen::table::{Origin, canonical};
+use crate::listen::origin::Origin;
+use crate::listen::table::canonical;
 use crate::local::port_need::For;
 use crate::local::port_space::{Ends, Sort};
 use crate::local::shown::Shown;
-use crate::memory::region::{Connection, PairRegion, Relay, Stage};
-use crate::registry::application::{Application, Family};
+use crate::memory::connection::{Connection, Relay, Stage};
+use crate::memory::pairs::{PairRegion, Pairs};
+use crate::registry::application::Application;
+use crate::registry::family::Family;
 use crate::registry::{Answer, Registry};
 use crate::tcp::any_like;
 use control::{AcceptRecord, KernelReason, RegionInfo, Reply, SocketOptions};
@@ -57,15 +60,10 @@ struct Source {
 }
 
 /// True when the connection `origin` still exists and has these ends.
-pub fn is_live(
-    pairs: &HashMap<u32, PairRegion>,
-    relays: &HashMap<u32, Relay>,
-    ends: &Ends,
-    origin: Origin,
-) -> bool {
+pub fn is_live(pairs: &Pairs, relays: &HashMap<u32, Relay>, ends: &Ends, origin: Origin) -> bool {
     match origin {
         Origin::Pair(region, slot) => {
-            pairs.get(&region).and_then(|p| p.slots.get(slot)).is_some_and(|c| c.addresses == *ends)
+            pairs.get(region).and_then(|p| p.connection(slot)).is_some_and(|c| c.addresses == *ends)
         }
         Origin::Relay(relay) => relays.get(&relay).is_some_and(|relay| relay.connection.addresses == *ends),
         Origin::Flow(..) => false,
@@ -300,11 +298,13 @@ impl Registry {
         self.accelerated(parties[0], |p| &mut p.connected, 1);
         let Some(a) = self.applications.get_mut(&parties[0]) else { return Answer::Silent };
         let known = !a.pairs.insert(region);
-        let Some(pair) = self.pairs.get(&region) else { return Answer::Silent };
+        let Some(pair) = self.pairs.get(region) else { return Answer::Silent };
         let info = RegionInfo::of(&pair.region.layout().params, Side::Zero, true);
         let mut fds = if known { Vec::new() } else { vec![pair.fd.clone()] };
         if lent.as_ref().is_some_and(|lent| lent.is_new) {
-            fds.extend(self.listeners.all.get(&listener).into_iter().flat_map(|l| l.fds.iter().cloned()));
+            fds.extend(
+                self.listeners.all.get(&listener).into_iter().flat_map(|l| l.grants.fds().iter().cloned()),
+            );
         }
         let local = as_asked(addresses[0], asked);
         Answer::Reply(Reply::Connecting { region: info, slot, local, lent, deferred }, fds)
@@ -312,8 +312,8 @@ impl Registry {
 
     /// Id of the region for that ordered pair of processes; makes the region at first need.
     fn pair_region(&mut self, parties: [u32; 2]) -> Result<u32, KernelReason> {
-        if let Some(id) = self.pair_of.get(&parties) {
-            return Ok(*id);
+        if let Some(id) = self.pairs.of(parties) {
+            return Ok(id);
         }
         if parties.iter().any(|p| self.memory_of(*p) > self.config.max_memory) {
             return Err(KernelReason::TooMuchMemory);
@@ -321,18 +321,17 @@ impl Registry {
         let id = self.new_region_id();
         let pair =
             PairRegion::create(id, parties, self.usual_size()).map_err(|_| KernelReason::NoSharedMemory)?;
-        self.pairs.insert(id, pair);
-        self.pair_of.insert(parties, id);
+        self.pairs.add(id, pair);
         Ok(id)
     }
 
     /// Takes a free slot with cleared halves. When none is free, closed connections are swept first.
     pub fn take_pair_slot(&mut self, region: u32, connection: Connection) -> Option<u32> {
-        match self.pairs.get_mut(&region)?.take(connection) {
+        match self.pairs.get_mut(region)?.take(connection) {
             Ok(slot) => Some(slot),
             Err(connection) => {
                 self.sweep_pair(region, &InUse::new());
-                self.pairs.get_mut(&region)?.take(connection).ok()
+                self.pairs.get_mut(region)?.take(connection).ok()
             }
         }
     }

@@ -1,8 +1,11 @@
 //! The memory of one application region, shared by all threads of the service.
 
+pub(crate) mod connection;
 mod grow;
+pub(crate) mod pairs;
 pub(crate) mod region;
 pub(crate) mod residency;
+pub(crate) mod size;
 pub(crate) mod slot_key;
 pub(crate) mod slots;
 

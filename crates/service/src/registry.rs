@@ -4,6 +4,7 @@
 //! before it serves another application ([`output::Output`]).
 
 pub(crate) mod application;
+pub(crate) mod family;
 #[cfg(test)]
 mod model;
 pub(crate) mod output;
@@ -25,12 +26,15 @@ use crate::local::cork_timer::Holds;
 use crate::local::judge::Judge;
 use crate::local::port_space::PortSpace;
 use crate::memory::Memory;
-use crate::memory::region::{AppRegion, PairRegion, Relay};
+use crate::memory::connection::Relay;
+use crate::memory::pairs::{PairRegion, Pairs};
+use crate::memory::region::AppRegion;
 use crate::memory::slots::Slots;
 use crate::policy::Policy;
 use crate::policy::buckets::Buckets;
 use crate::policy::rates::Rates;
-use crate::registry::application::{Application, Family};
+use crate::registry::application::Application;
+use crate::registry::family::Family;
 use crate::registry::output::{Output, Outputs, Pushed};
 use crate::report::profile_switch::Counting;
 use crate::report::statistics::{Process, Statistics};
@@ -100,10 +104,8 @@ pub struct Registry {
     pub families: HashMap<u32, Family>,
     /// Application regions by id.
     pub regions: HashMap<u32, AppRegion>,
-    /// Pair regions by id.
-    pub pairs: HashMap<u32, PairRegion>,
-    /// Pair regions by connector and acceptor.
-    pub pair_of: HashMap<[u32; 2], u32>,
+    /// Regions that two processes share.
+    pub pairs: Pairs,
     /// Relayed connections, by id.
     pub relays: HashMap<u32, Relay>,
     /// Handles of the threads that move bytes.
@@ -197,8 +199,7 @@ impl Registry {
             applications: HashMap::new(),
             families: HashMap::new(),
             regions: HashMap::new(),
-            pairs: HashMap::new(),
-            pair_of: HashMap::new(),
+            pairs: Pairs::default(),
             listeners: Listeners::new(watched.listeners.clone()),
             trusts: Trusts::new(watched.connections.clone()),
             held: Holds::default(),
@@ -271,7 +272,7 @@ impl Registry {
         if context == TRUST_CONTEXT {
             // A deputy waits there: the core that relays reads the doorbells of all deputies.
             self.wake_core(RELAY_CORE);
-        } else if let Some(context) = self.families.get(&family).and_then(|f| f.contexts.get(&context)) {
+        } else if let Some(context) = self.families.get(&family).and_then(|f| f.context(context)) {
             self.outputs.add(Output::Wake(context.eventfd.clone()));
         }
     }
@@ -303,7 +304,7 @@ impl Registry {
         if let Some(a) = self.applications.get(&application) {
             return Some(a.family());
         }
-        self.families.iter().find(|(_, f)| f.members.contains_key(&application)).map(|(id, _)| *id)
+        self.families.iter().find(|(_, f)| f.member(application).is_some()).map(|(id, _)| *id)
     }
 
     /// The number of the family on one side of a pair region. When the family has ended it is 0, which no family has: the service may be on
@@ -356,8 +357,8 @@ impl Registry {
     pub fn tell_pushed(&self, application: u32, context: Option<u32>) {
         let Some(a) = self.applications.get(&application) else { return };
         let (family, Some(region)) = (a.family(), self.control_region(a)) else { return };
-        let of_it = self.families.get(&family).into_iter().flat_map(|f| &f.contexts);
-        let contexts = of_it.filter(|(_, c)| c.application == application).map(|(n, _)| *n);
+        let its = self.families.get(&family);
+        let contexts = its.into_iter().flat_map(|family| family.contexts_of(application));
         for n in contexts.filter(|n| context.is_none_or(|c| c == *n)) {
             self.ring_context(region.region(), Side::One, family, n, CONTROL_SLOT);
         }

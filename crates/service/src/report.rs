@@ -13,7 +13,9 @@ use crate::channels::OWNER;
 use crate::choice::Governed;
 use crate::cores::Core;
 use crate::listen::direct::InUse;
-use crate::memory::region::{Connection, PairRegion, Relay, Stage, Use};
+use crate::memory::connection::{Connection, Relay, Stage};
+use crate::memory::pairs::PairRegion;
+use crate::memory::region::Use;
 use crate::memory::slot_key::SlotKey;
 use crate::registry::{Answer, Registry};
 use crate::report::bottleneck::Limit;
@@ -198,23 +200,22 @@ impl Registry {
     pub fn sockets(&self, detailed: bool, viewer: Viewer) -> Vec<Socket<'_>> {
         let mut all = Vec::new();
         for listener in self.listeners.all.values() {
-            let waiting = listener.waiting() as u64;
-            let listening = if listener.is_full() { Limit::Accept } else { Limit::Connections };
+            let listening = if listener.grants.free() == 0 { Limit::Accept } else { Limit::Connections };
             let holder = self.acceptors(listener).map(|a| a.id).min().unwrap_or(listener.home.application);
             all.push(Socket {
                 state: "LISTEN",
                 local: listener.local.to_string(),
                 remote: "*".to_owned(),
                 kind: "listener",
-                recv_queue: waiting,
-                send_queue: u64::from(listener.backlog),
+                recv_queue: listener.grants.waiting() as u64,
+                send_queue: u64::from(listener.grants.backlog()),
                 detail: Some(Box::new(Detail::of(listening))),
                 ..self.blank(holder)
             });
         }
         let in_use = self.all_lent_in_use();
-        for (id, pair) in &self.pairs {
-            self.pair_sockets(*id, pair, &in_use, &mut all);
+        for (id, pair) in self.pairs.iter() {
+            self.pair_sockets(id, pair, &in_use, &mut all);
         }
         self.relays.values().for_each(|relay| self.relay_sockets(relay, &mut all));
         self.flow_sockets(&mut all);
@@ -228,7 +229,7 @@ impl Registry {
     }
 
     fn pair_sockets<'a>(&'a self, id: u32, pair: &PairRegion, in_use: &InUse, all: &mut Vec<Socket<'a>>) {
-        for (slot, &Connection { addresses, applications, stage, grant }) in pair.slots.iter() {
+        for (slot, &Connection { addresses, applications, stage, grant }) in pair.connections() {
             let Some(Slot { half }) = pair.region.slot(slot) else { continue };
             let is_unused = stage == Stage::Lent && !in_use.contains(&SlotKey { region: id, slot });
             if is_unused {
@@ -242,8 +243,7 @@ impl Registry {
     }
 
     fn relay_sockets<'a>(&'a self, relay: &Relay, all: &mut Vec<Socket<'a>>) {
-        for side in (0..2).filter(|side| !relay.gone[*side]) {
-            let SlotKey { region, slot } = relay.places[side];
+        for (side, SlotKey { region, slot }) in relay.places() {
             let halves = self.regions.get(&region).and_then(|r| r.memory.halves(slot));
             let Some((service, application)) = halves else { continue };
             all.extend(self.end("relay", &relay.connection, side, application, service));

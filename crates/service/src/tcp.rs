@@ -16,7 +16,7 @@ use crate::choice::Choice;
 use crate::config::Config;
 use crate::config::values::{Mac, PortKind};
 use crate::daemon::clock;
-use crate::listen::table::Origin;
+use crate::listen::origin::Origin;
 use crate::memory::Memory;
 use crate::memory::region::Use;
 use crate::memory::slot_key::SlotKey;
@@ -351,7 +351,7 @@ impl Registry {
         }
         let room = |id: &u32| {
             let listener = self.listeners.all.get(id).filter(|l| self.has_acceptors(l))?;
-            let free = (listener.backlog as usize + 1).saturating_sub(listener.waiting());
+            let free = listener.grants.free();
             // The slow path drops SYNs while it knows of no room: the next process that accepts must say that there is some.
             Some(if free == 0 { usize::from(self.has_room(*id)) } else { free })
         };

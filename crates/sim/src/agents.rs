@@ -36,15 +36,17 @@ pub struct AgentSetting {
     pub keeps_datagrams: bool,
     /// Time from a datagram of the endpoint until the agent's answer is in force: half of it passes before the agent reads the datagram.
     pub staleness: Duration,
+    /// Messages to the agent for each second at most.
+    pub messages_per_second: u32,
     /// What the agent does.
     pub mind: Mind,
 }
 
 impl AgentSetting {
-    /// An agent; datagrams are not kept.
+    /// An agent that is told of as much as it likes; datagrams are not kept.
     #[must_use]
     pub fn new(staleness: Duration, mind: Mind) -> Self {
-        Self { keeps_datagrams: false, staleness, mind }
+        Self { keeps_datagrams: false, staleness, messages_per_second: 1_000_000, mind }
     }
 }
 
@@ -94,7 +96,7 @@ impl Desk {
             datapath: 1,
             own_uid: 0,
             allowed_uids: Vec::new(),
-            messages_per_second: 1_000_000,
+            messages_per_second: setting.messages_per_second,
             cwnd_max: 1 << 30,
             rate_max: u64::MAX,
             flows_max: 1 << 20,

@@ -122,6 +122,26 @@ fn reports_that_find_no_room_are_merged_and_none_is_lost() {
     }
 }
 
+/// A slow link acknowledges twice a second, and the program wants to report all the time, of which the budget lets it once a second: beside
+/// the acknowledgements the program runs once for each report, not at each tick (ten times a second).
+#[test]
+fn a_program_does_not_run_for_a_report_that_cannot_be_taken() {
+    let link = LinkConfig::rated(40_000, Duration::from_ms(10));
+    let bytes = 60_000;
+    let mut setting = Setting::pair(5, &link, Profile::Bulk(bytes), 1);
+    let agent = agent(counting());
+    setting.machines[1].agent = Some(AgentSetting { messages_per_second: 1, ..agent });
+    let mut run = Run::new(setting);
+    assert_eq!(run.finish().failure, None);
+    let reports = run.network().machine(NodeId(1)).unwrap().host().unwrap().take_reports();
+    let told: Vec<_> = reports.iter().filter(|report| report.values.len() == 2).collect();
+    let (first, last) = (told.first().unwrap(), told.last().unwrap());
+    let seconds = last.at.since(first.at).as_ms() / 1000;
+    let runs: u64 = told[1..].iter().map(|report| report.values[1]).sum();
+    assert!(seconds >= 5, "{seconds} s");
+    assert!((2 * seconds..6 * seconds).contains(&runs), "{runs} runs in {seconds} s");
+}
+
 /// An agent that is so slow that its socket stays full loses its flows, and gets them again under new numbers once it reads.
 #[test]
 fn flows_fall_back_from_a_stalled_agent_and_return_to_it() {

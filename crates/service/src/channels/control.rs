@@ -11,8 +11,10 @@ use crate::ServiceError;
 use crate::config::channels::Settings;
 use crate::config::values::Network;
 use crate::cores::{Command, Core};
-use crate::listen::table::{Origin, canonical};
-use crate::memory::region::{AppRegion, Size, Use};
+use crate::listen::origin::Origin;
+use crate::listen::table::canonical;
+use crate::memory::region::{AppRegion, Use};
+use crate::memory::size::Size;
 use crate::registry::registration::new_eventfd;
 use crate::registry::{Answer, Registry};
 use crate::tcp::{Carrier, Flow};
@@ -327,7 +329,7 @@ impl Registry {
         let id = self.choose(&candidates)?;
         let listener = self.listeners.all.get(&id)?;
         let home = listener.home;
-        if listener.waiting() > listener.backlog as usize + WAITING_MAX
+        if listener.grants.waiting() > listener.grants.backlog() as usize + WAITING_MAX
             || !self.may_have_flow(home.application)
         {
             return None;

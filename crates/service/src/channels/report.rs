@@ -3,7 +3,8 @@
 use super::control::Counted;
 use super::peers::Standing;
 use super::snapshot::{ChannelSeen, SessionSeen, Snapshot, SocketSeen};
-use crate::memory::region::{Stage, Use};
+use crate::memory::connection::Stage;
+use crate::memory::region::Use;
 use crate::registry::Registry;
 use crate::report::explain::of_shared;
 use crate::report::{Socket, Viewer, state};

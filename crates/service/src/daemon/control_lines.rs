@@ -185,8 +185,8 @@ impl Service {
             match done {
                 Done::Received(id, result) => self.looked_into(id, result),
                 Done::Sealed(region) => {
-                    if let Some(pair) = self.registry.pairs.get_mut(&region) {
-                        pair.sealed = true;
+                    if let Some(pair) = self.registry.pairs.get_mut(region) {
+                        pair.note_sealed();
                     }
                 }
                 Done::Policy(asker, rules) => {

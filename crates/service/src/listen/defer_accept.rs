@@ -2,8 +2,8 @@
 //! bytes or the end, the connector leaves the connection to another process or dies, or the listener's time is over. Only then does the
 //! connector learn, as on Linux, that the listener is gone.
 
-use crate::listen::table::{Incoming, Origin};
-use crate::memory::region::Stage;
+use crate::listen::origin::{Incoming, Origin};
+use crate::memory::connection::Stage;
 use crate::registry::{Answer, Registry};
 use shm::half_flags::{RELEASED, RESET};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -70,7 +70,7 @@ impl Registry {
 
     /// Takes a new connection of this host for a listener. True: it waits, and the connector must announce its first bytes.
     pub fn arrive_or_wait(&mut self, listener: u32, incoming: Incoming) -> bool {
-        let backlog = self.listeners.all.get(&listener).map_or(0, |l| l.backlog as usize);
+        let backlog = self.listeners.all.get(&listener).map_or(0, |l| l.grants.backlog() as usize);
         let has_room = self.listeners.deferred.count(listener) <= backlog;
         let Some(patience) = self.deferral(listener).filter(|_| has_room) else {
             self.arrive(listener, incoming);

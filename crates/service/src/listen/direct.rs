@@ -3,14 +3,17 @@
 //! can write the grant's record. It takes them back by the queue's epoch: the process must ask again when another socket begins to listen
 //! at the port, when holders of the socket change, or when the backlog changes.
 
-use crate::listen::table::{Listener, Listeners, Origin};
+use crate::listen::origin::Origin;
+
+use crate::listen::table::{Listener, Listeners};
 use crate::local::port_need::For;
-use crate::memory::region::{AppRegion, Connection, GrantKey, PairRegion, Stage};
+use crate::memory::connection::{Connection, GrantKey, Stage};
+use crate::memory::pairs::PairRegion;
+use crate::memory::region::AppRegion;
 use crate::memory::slot_key::SlotKey;
 use crate::registry::Registry;
 use base::limits::SLOTS_MAX;
 use control::{AcceptRecord, Grant, Left, Lent, MESSAGE_MAX};
-use shm::GRANTS;
 use shm::half_flags::{LENT, RELEASED};
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -28,8 +31,6 @@ const SHARE: u32 = 4;
 const PORTS_SHARE: u32 = 4;
 /// To a listener with a smaller backlog each connection asks the service.
 const BACKLOG_LEAST: u32 = 8;
-/// Most grants of one queue that are lent; the others are for connections that the service sets up.
-const LENT_MOST: u32 = GRANTS as u32 / 2;
 /// No processor makes or accepts a connection in less time; measured, with its end, 18 us.
 const CONNECT_LEAST: Duration = Duration::from_micros(1);
 
@@ -65,29 +66,9 @@ fn grants_most() -> u32 {
 impl PairRegion {
     /// Lent slots for connections between these addresses.
     fn lent_between(&self, source: IpAddr, local: SocketAddr) -> impl Iterator<Item = (u32, &Connection)> {
-        self.slots.iter().filter(move |(_, c)| {
+        self.connections().filter(move |(_, c)| {
             c.stage == Stage::Lent && c.addresses[0].ip() == source && c.addresses[1] == local
         })
-    }
-
-    /// True when the service may free a slot. While both parties live, a lent slot stays lent. With a dead party it ends, whatever its
-    /// flags say, when no socket is in it (`is_used`) and it does not wait in an accept queue (`waits`).
-    pub fn is_over(
-        &self,
-        slot: u32,
-        is_used: impl FnOnce() -> bool,
-        waits: impl FnOnce(GrantKey) -> bool,
-    ) -> bool {
-        let released = |half: &shm::Half| half.flags.load(SeqCst) & RELEASED != 0;
-        let both = || self.region.slot(slot).is_some_and(|s| s.half.iter().all(released));
-        match self.slots.get(slot) {
-            // First and cheap: there may be very many lent slots, and each is checked at every sweep.
-            Some(c) if c.stage == Stage::Lent && !self.has_dead_side() => false,
-            Some(c) if c.stage == Stage::Lent => {
-                both() || !is_used() && (self.dead[1] || !c.grant.is_some_and(waits))
-            }
-            _ => both(),
-        }
     }
 }
 
@@ -110,7 +91,7 @@ impl Registry {
         let Lending { queue, parties, source, .. } = lending;
         let uid = self.applications.get(&parties[0])?.uid;
         let listener = self.listeners.all.get(&queue)?;
-        if listener.backlog < BACKLOG_LEAST
+        if listener.grants.backlog() < BACKLOG_LEAST
             || !parties.iter().all(|party| self.may_be_lent(*party) || !self.applications.contains_key(party))
             || self.has_forked(parties[0])
             || !self.is_of_one_family(listener, uid)
@@ -119,7 +100,7 @@ impl Registry {
         }
         let grants = self.lend_slots(lending);
         let is_new = self.applications.get_mut(&parties[0])?.queues.insert(queue);
-        let epoch = self.listeners.all.get(&queue)?.memory.epoch();
+        let epoch = self.listeners.all.get(&queue)?.grants.epoch();
         Some(Lent { queue, is_new, epoch, source, grants })
     }
 
@@ -132,10 +113,10 @@ impl Registry {
     /// count as sockets of both parties.
     fn lend_slots(&mut self, lending: Lending) -> Vec<Grant> {
         let Lending { region, queue, parties, source, local } = lending;
-        let Some(pair) = self.pairs.get(&region) else { return Vec::new() };
+        let Some(pair) = self.pairs.get(region) else { return Vec::new() };
         let most = pair.region.layout().params.slots / SHARE;
         let listener = self.listeners.all.get(&queue);
-        if pair.lent >= most && listener.is_none_or(|listener| listener.granted_all_of == Some(region)) {
+        if pair.lent() >= most && listener.is_none_or(|listener| listener.grants.has_all_lent_of(region)) {
             return Vec::new();
         }
         let room = self.room_to_lend(parties).min(grants_most());
@@ -154,12 +135,12 @@ impl Registry {
         if lent.iter().all(|(_, is_of_it)| *is_of_it)
             && let Some(listener) = self.listeners.all.get_mut(&queue)
         {
-            listener.granted_all_of = Some(region);
+            listener.grants.note_all_lent_of(region);
         }
-        let Some(pair) = self.pairs.get(&region) else { return Vec::new() };
+        let Some(pair) = self.pairs.get(region) else { return Vec::new() };
         let granted = lent.len() as u32;
         let room = room.saturating_sub(granted);
-        let count = granted.clamp(STEP.0, STEP.1).min(most.saturating_sub(pair.lent)).min(room);
+        let count = granted.clamp(STEP.0, STEP.1).min(most.saturating_sub(pair.lent())).min(room);
         for _ in 0..count {
             let Some(grant) = self.lend_slot(lending) else { break };
             grants.push(grant);
@@ -171,35 +152,30 @@ impl Registry {
     fn lend_slot(&mut self, Lending { region, queue, parties, source, local }: Lending) -> Option<Grant> {
         let port = self.find_port(SocketAddr::new(source, 0), local, false, For::Lent)?;
         let addresses = [SocketAddr::new(source, port), local];
-        let pair = self.pairs.get_mut(&region)?;
+        let pair = self.pairs.get_mut(region)?;
         let lent = Connection { addresses, applications: parties, stage: Stage::Lent, grant: None };
         let slot = pair.take(lent).ok()?;
         let [connector, acceptor] = &pair.region.slot(slot)?.half;
         connector.flags.store(RELEASED, Release);
         acceptor.flags.store(RELEASED | LENT, Release);
-        pair.lent += 1;
         self.ports.take(addresses, Origin::Pair(region, slot));
         let grant = self.grant_slot(region, slot, queue);
         if grant.is_none()
-            && let Some(pair) = self.pairs.get_mut(&region)
+            && let Some(pair) = self.pairs.get_mut(region)
         {
-            pair.slots.release(slot);
-            pair.lent -= 1;
+            pair.release(slot);
         }
         grant
     }
 
     /// Gives a lent slot a grant of that queue.
     fn grant_slot(&mut self, region: u32, slot: u32, id: u32) -> Option<Grant> {
-        let pair = self.pairs.get_mut(&region)?;
-        let connection = pair.slots.get_mut(slot)?;
-        let [peer, local] = connection.addresses;
-        let listener = self.listeners.all.get_mut(&id).filter(|l| l.grants.used() < LENT_MOST)?;
+        let pair = self.pairs.get_mut(region)?;
+        let [peer, local] = pair.connection(slot)?.addresses;
+        let listener = self.listeners.all.get_mut(&id)?;
         let record = AcceptRecord { region, slot, side: 1, local, peer };
-        let incoming = (Origin::Pair(region, slot), record);
-        let grant = listener.grants.take(incoming).ok()?;
-        listener.memory.write(grant, record.to_words());
-        connection.grant = Some(GrantKey { queue: id, grant });
+        let grant = listener.grants.lend((Origin::Pair(region, slot), record))?;
+        pair.set_grant(slot, Some(GrantKey { queue: id, grant }));
         Some(Grant { grant, slot, port: peer.port() })
     }
 
@@ -208,8 +184,7 @@ impl Registry {
         if let Some(GrantKey { queue, grant }) = grant
             && let Some(listener) = self.listeners.all.get_mut(&queue)
         {
-            listener.queue().withdraw(grant);
-            listener.grants.release(grant);
+            listener.grants.withdraw(grant);
         }
     }
 
@@ -229,13 +204,13 @@ impl Registry {
     /// Has direct connectors to listeners at that port ask the service again.
     pub fn revoke(&mut self, port: u16) {
         for id in self.listeners.at_port(port) {
-            self.listeners.all.get_mut(&id).into_iter().for_each(Listener::revoke);
+            self.listeners.all.get(&id).into_iter().for_each(|l| l.grants.revoke());
         }
     }
 
     /// Has all direct connectors ask the service again.
     pub fn revoke_all(&mut self) {
-        self.listeners.all.values_mut().for_each(Listener::revoke);
+        self.listeners.all.values().for_each(|l| l.grants.revoke());
     }
 
     /// Adds the connections made and accepted without the service to the statistics.
@@ -255,20 +230,20 @@ impl Registry {
     /// A connection in a lent slot was left with the service: the slot is no longer lent.
     pub fn keep_slot(&mut self, left: &Left) {
         let Self { pairs, listeners, .. } = self;
-        let Some(pair) = pairs.get_mut(&left.region) else { return };
-        let lent = pair.slots.get_mut(left.slot).filter(|c| c.stage == Stage::Lent);
-        let Some(connection) = lent else { return };
-        let grant = connection.grant.take();
+        let Some(pair) = pairs.get_mut(left.region) else { return };
+        if pair.connection(left.slot).is_none_or(|c| c.stage != Stage::Lent) {
+            return;
+        }
+        let grant = pair.set_grant(left.slot, None);
         // The connector may leave it before it is accepted: then its grant is for this connection only.
         let waiting = grant.filter(|grant| Self::is_waiting(listeners, *grant));
-        connection.stage = if waiting.is_some() { Stage::Queued } else { Stage::Accepted };
-        pair.lent -= 1;
+        pair.set_stage(left.slot, if waiting.is_some() { Stage::Queued } else { Stage::Accepted });
         if let Some(lines) = pair.region.slot(left.slot) {
             lines.half[1].flags.fetch_and(!LENT, SeqCst);
         }
         match waiting {
             Some(GrantKey { queue, grant }) => {
-                listeners.all.get_mut(&queue).into_iter().for_each(|l| l.single.push_back(grant));
+                listeners.all.get_mut(&queue).into_iter().for_each(|l| l.grants.end_lending(grant));
             }
             None => self.end_grant(grant),
         }
@@ -277,9 +252,9 @@ impl Registry {
     /// Lent slots of these regions with a socket in them, for regions with one dead party. Only the other party's family can have such
     /// sockets.
     pub fn lent_in_use(&self, regions: &[u32]) -> InUse {
-        let is_half_dead = |pair: &&PairRegion| pair.lent > 0 && pair.dead[0] != pair.dead[1];
-        let pairs = regions.iter().filter_map(|id| self.pairs.get(id));
-        let survivors = pairs.filter(is_half_dead).map(|p| p.parties[usize::from(p.dead[0])]);
+        let is_half_dead = |pair: &&PairRegion| pair.lent() > 0 && pair.is_dead(0) != pair.is_dead(1);
+        let pairs = regions.iter().filter_map(|id| self.pairs.get(*id));
+        let survivors = pairs.filter(is_half_dead).map(|p| p.parties[usize::from(p.is_dead(0))]);
         let families: HashSet<u32> = survivors.filter_map(|party| self.family_of(party)).collect();
         if families.is_empty() {
             return InUse::new();
@@ -290,7 +265,7 @@ impl Registry {
 
     /// All lent slots with a socket in them.
     pub fn all_lent_in_use(&self) -> InUse {
-        if self.pairs.values().all(|pair| pair.lent == 0) {
+        if self.pairs.values().all(|pair| pair.lent() == 0) {
             return InUse::new();
         }
         self.lent_blocks(|_| true).collect()
@@ -301,8 +276,8 @@ impl Registry {
         let regions = self.regions.values().filter(move |r| of(r.owner));
         regions.flat_map(AppRegion::sock_blocks).filter_map(|block| {
             let place = SlotKey { region: block.region.load(Relaxed), slot: block.slot.load(Relaxed) };
-            let pair = self.pairs.get(&place.region).filter(|_| block.holders.load(Relaxed) != 0)?;
-            let is_lent = pair.slots.get(place.slot).is_some_and(|c| c.stage == Stage::Lent);
+            let pair = self.pairs.get(place.region).filter(|_| block.holders.load(Relaxed) != 0)?;
+            let is_lent = pair.connection(place.slot).is_some_and(|c| c.stage == Stage::Lent);
             is_lent.then_some(place)
         })
     }

@@ -1,6 +1,8 @@
 //! The processes that hold a listening socket: their right to accept, their deaths, and connections that go to a process of another family.
 
-use crate::listen::table::{Home, Listener, Origin};
+use crate::listen::origin::Origin;
+
+use crate::listen::table::{Home, Listener};
 use crate::registry::application::Application;
 use crate::registry::{Answer, Registry};
 use control::{AcceptRecord, Left, Push, Reply};
@@ -20,11 +22,11 @@ const KEPT: Duration = Duration::from_secs(5);
 impl Registry {
     /// True for a process that may accept from a listener: it has shown the socket, or it is a forked child of one that has.
     pub fn accepts(&self, id: u32, listener: &Listener) -> bool {
-        !listener.left.contains(&id)
+        !listener.holders.has_left(id)
             && self
                 .applications
                 .get(&id)
-                .is_some_and(|a| listener.holders.iter().any(|holder| a.descends_from(*holder)))
+                .is_some_and(|a| listener.holders.shown().any(|holder| a.descends_from(holder)))
     }
 
     /// The processes that may accept from a listener.
@@ -36,14 +38,13 @@ impl Registry {
     pub fn has_acceptors(&self, listener: &Listener) -> bool {
         self.accepts(listener.home.application, listener)
             || self.acceptors(listener).next().is_some()
-            || listener.holders.iter().any(|holder| self.promised_holders(*holder) != 0)
+            || listener.holders.shown().any(|holder| self.promised_holders(holder) != 0)
     }
 
     /// A process accepts no more from a listener.
     pub fn leave_queue(&mut self, id: u32, queue: u32) {
         let Some(l) = self.listeners.all.get_mut(&queue) else { return };
-        l.left.insert(id);
-        let is_counted = l.holders.contains(&id);
+        let is_counted = l.holders.leave(id);
         l.queue().forget_sleepers(|application| application == id);
         self.uncount_sockets(is_counted.then_some(id));
         self.look_for_acceptors(queue);
@@ -67,7 +68,7 @@ impl Registry {
         }
         if let Some(l) = self.listeners.all.get_mut(&queue) {
             l.since = self.now;
-            l.revoke();
+            l.grants.revoke();
         }
         if let Some(surplus) = self.surplus(DESERTED_MOST) {
             self.end_listener(surplus);
@@ -88,14 +89,14 @@ impl Registry {
         let other = homes.min_by_key(|home| home.application);
         let (Some(home), Some(l)) = (other, self.listeners.all.get_mut(&queue)) else { return false };
         l.home = home;
-        l.revoke();
+        l.grants.revoke();
         true
     }
 
     /// True when a process lives and accepts that has shown the socket. All others that may accept are descendants of such a process; which
     /// of them have the socket, the service does not know: some were forked before their parent had it, or after it had closed it.
     fn has_holders(&self, l: &Listener) -> bool {
-        l.holders.iter().any(|holder| self.applications.contains_key(holder) && !l.left.contains(holder))
+        l.holders.present().any(|holder| self.applications.contains_key(&holder))
     }
 
     /// Listeners that no process accepts from.
@@ -120,18 +121,24 @@ impl Registry {
     /// Ends the listeners without a process that certainly accepts, if no process has their socket open; resets connections that have
     /// waited too long where none accepts. True: some of these listeners remain.
     pub fn settle_deserted(&mut self) -> bool {
-        let doubtful = self.listeners.all.iter().filter(|(_, l)| !self.has_holders(l));
-        let doubtful: Vec<(u32, u64)> = doubtful.map(|(id, l)| (*id, l.cookie)).collect();
+        let all: Vec<u32> = self.listeners.all.keys().copied().collect();
+        let left = self.end_forsaken(&all);
+        left.iter().for_each(|id| self.reset_old(*id));
+        !left.is_empty()
+    }
+
+    /// Ends those of these listeners without a process that certainly accepts if no process has their socket open. Returns those without
+    /// such a process that remain.
+    pub fn end_forsaken(&mut self, ids: &[u32]) -> Vec<u32> {
+        let known = ids.iter().filter_map(|id| Some((*id, self.listeners.all.get(id)?)));
+        let doubtful: Vec<(u32, u64)> =
+            known.filter(|(_, l)| !self.has_holders(l)).map(|(id, l)| (id, l.cookie)).collect();
         let cookies: Vec<u64> = doubtful.iter().map(|(_, cookie)| *cookie).collect();
         let forsaken = self.listeners.alive.forsaken(&cookies);
-        for (id, cookie) in &doubtful {
-            if forsaken.contains(cookie) {
-                self.end_listener(*id);
-            } else {
-                self.reset_old(*id);
-            }
-        }
-        forsaken.len() < doubtful.len()
+        let (over, left): (Vec<_>, Vec<_>) =
+            doubtful.into_iter().partition(|(_, cookie)| forsaken.contains(cookie));
+        over.into_iter().for_each(|(id, _)| drop(self.end_listener(id)));
+        left.into_iter().map(|(id, _)| id).collect()
     }
 
     fn reset_old(&mut self, id: u32) {
@@ -139,7 +146,7 @@ impl Registry {
         let Some(l) = self.listeners.all.get(&id).filter(is_old) else { return };
         let mut over = self.withdraw_unaccepted(l);
         if let Some(l) = self.listeners.all.get_mut(&id) {
-            over.extend(l.waiting.drain(..));
+            over.extend(l.grants.take_waiting());
         }
         over.into_iter().for_each(|incoming| self.reset_unaccepted(incoming));
     }
@@ -149,7 +156,7 @@ impl Registry {
     pub fn repair_queues(&mut self, dead: &Application) {
         let has_grants =
             |l: &Listener| l.grants.iter().any(|(_, (origin, _))| self.is_connector(dead, *origin));
-        let concerned = |l: &Listener| l.holders.iter().any(|h| dead.descends_from(*h)) || has_grants(l);
+        let concerned = |l: &Listener| l.holders.shown().any(|h| dead.descends_from(h)) || has_grants(l);
         let queues: Vec<u32> =
             self.listeners.all.iter().filter(|(_, l)| concerned(l)).map(|(id, _)| *id).collect();
         for id in queues {
@@ -164,7 +171,7 @@ impl Registry {
 
     fn is_connector(&self, a: &Application, origin: Origin) -> bool {
         match origin {
-            Origin::Pair(region, _) => self.pairs.get(&region).is_some_and(|pair| pair.parties[0] == a.id),
+            Origin::Pair(region, _) => self.pairs.get(region).is_some_and(|pair| pair.parties[0] == a.id),
             Origin::Relay(_) | Origin::Flow(..) => false,
         }
     }
@@ -219,7 +226,7 @@ impl Registry {
             return gone();
         };
         let family = target.family();
-        let known = self.families.get(&family).and_then(|f| f.contexts.get(&context));
+        let known = self.families.get(&family).and_then(|f| f.context(context));
         if !a.queues.contains(&queue) || known.is_none_or(|c| c.application != application) {
             return gone();
         }
@@ -253,10 +260,10 @@ impl Registry {
             let of_queue = l.grants.iter().filter(|(grant, _)| !l.queue().is_idle(*grant));
             let of_queue =
                 of_queue.map(|(_, incoming)| incoming).filter(|incoming| self.is_unaccepted(incoming));
-            of_queue.chain(&l.waiting).map(|(_, record)| record.region)
+            of_queue.chain(l.grants.without_room()).map(|(_, record)| record.region)
         });
         let owner = |region: u32| {
-            let of_pair = || Some(self.pairs.get(&region)?.parties[Side::One.index()]);
+            let of_pair = || Some(self.pairs.get(region)?.parties[Side::One.index()]);
             self.regions.get(&region).map(|r| r.owner).or_else(of_pair)
         };
         let deferred =

@@ -1,30 +1,15 @@
 //! Listening sockets, each with its accept queue and the grants in it.
 
 use crate::listen::defer_accept::Deferred;
-use crate::memory::slots::Slots;
+use crate::listen::grants::Grants;
 use crate::process::fd_liveness::Alive;
-use control::{AcceptRecord, CongestionName};
+use control::CongestionName;
 use queue::accept::Accepting;
 use rustix::fd::OwnedFd;
-use shm::AcceptQueue;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
-
-/// A connection to be accepted, and the record that describes it to the process that accepts it.
-pub type Incoming = (Origin, AcceptRecord);
-
-/// The connection that an accept record announces.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Origin {
-    /// A connection through a pair region: the region and the slot.
-    Pair(u32, u32),
-    /// A relayed connection: the relay's id.
-    Relay(u32),
-    /// A connection over the port: the application region and the slot.
-    Flow(u32, u32),
-}
 
 /// The process that new connections are set up for: it and its forked children have the memory mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,32 +41,58 @@ pub struct Listener {
     pub asked: Option<CongestionName>,
     /// Socket options for its connections over the port.
     pub options: slowpath::FlowOptions,
-    /// The backlog, as given to `listen`.
-    pub backlog: u32,
     /// When the last process that accepts left, or the listener was made.
     pub since: Instant,
-    /// Processes that have shown the socket. They and their forked children may accept.
-    pub holders: Vec<u32>,
-    /// Those of them that accept no more.
-    pub left: HashSet<u32>,
+    /// The processes that may accept.
+    pub holders: Holders,
     /// Where new connections are put.
     pub home: Home,
-    /// The memory of the accept queue, mapped with the right to write its grants.
-    pub memory: AcceptQueue,
-    /// The files of that memory.
-    pub fds: [Arc<OwnedFd>; 2],
-    /// The grants, by their numbers in the queue: single connections, and lent slots.
-    pub grants: Slots<Incoming>,
-    /// A pair region in which each lent slot for this address has a grant of this queue.
-    pub granted_all_of: Option<u32>,
-    /// The grants that stand for one connection each, the oldest first.
-    pub single: VecDeque<u32>,
-    /// Connections for which the backlog has no room yet.
-    pub waiting: VecDeque<Incoming>,
+    /// Its accept queue.
+    pub grants: Grants,
     /// Eventfds by which direct connectors wake sleepers, by application and context.
     pub wakers: HashMap<(u32, u32), Arc<OwnedFd>>,
     /// When all processes that may accept were last woken.
     pub roused: Instant,
+}
+
+/// Processes that have shown a listening socket. They and their forked children may accept, but for those that have left.
+#[derive(Debug, Default)]
+pub struct Holders {
+    shown: Vec<u32>,
+    left: HashSet<u32>,
+}
+
+impl Holders {
+    /// A process has shown the socket. False: it had before, and has not left since.
+    pub fn join(&mut self, id: u32) -> bool {
+        let is_back = self.left.remove(&id);
+        let is_first = !self.shown.contains(&id);
+        if is_first {
+            self.shown.push(id);
+        }
+        is_first || is_back
+    }
+
+    /// A process accepts no more. True: it had shown the socket; else it is the forked child of one that had.
+    pub fn leave(&mut self, id: u32) -> bool {
+        self.left.insert(id);
+        self.shown.contains(&id)
+    }
+
+    /// True when the process accepts no more.
+    pub fn has_left(&self, id: u32) -> bool {
+        self.left.contains(&id)
+    }
+
+    /// All processes that have shown the socket, those that have left included.
+    pub fn shown(&self) -> impl Iterator<Item = u32> {
+        self.shown.iter().copied()
+    }
+
+    /// The processes that have shown the socket and have not left: each has one socket more.
+    pub fn present(&self) -> impl Iterator<Item = u32> {
+        self.shown().filter(|id| !self.has_left(*id))
+    }
 }
 
 /// A listener that has stopped, with accepted connections that need its port.
@@ -121,34 +132,7 @@ pub fn canonical(address: SocketAddr) -> SocketAddr {
 impl Listener {
     /// The operations on the accept queue's shared words.
     pub fn queue(&self) -> Accepting<'_> {
-        Accepting::new(self.memory.words())
-    }
-
-    /// True when the queue has as many connections as Linux admits: one more than the backlog.
-    pub fn is_full(&self) -> bool {
-        self.waiting() > self.backlog as usize
-    }
-
-    /// Number of connections that wait to be accepted. Hostile, at most [`GRANTS`] and those that wait for room.
-    pub fn waiting(&self) -> usize {
-        self.queue().count() + self.waiting.len()
-    }
-
-    /// Tells direct connectors to ask the service again: each connection must be decided anew, or under other limits.
-    pub fn revoke(&mut self) {
-        self.memory.set(self.memory.epoch().checked_add(1).unwrap_or(1), self.backlog);
-    }
-
-    /// Returns the connections that were accepted since the last call, and frees the numbers of their grants.
-    pub fn take_accepted(&mut self) -> Vec<Incoming> {
-        let Self { memory, grants, single, .. } = self;
-        let queue = Accepting::new(memory.words());
-        let mut accepted = Vec::new();
-        while let Some(grant) = single.front().copied().filter(|grant| queue.is_idle(*grant)) {
-            single.pop_front();
-            accepted.extend(grants.release(grant));
-        }
-        accepted
+        self.grants.queue()
     }
 
     /// How exactly this listener fits `remote`, as Linux ranks listeners: higher is better. `None`: it does not fit. `namespace` is the
@@ -260,10 +244,8 @@ impl Listeners {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use shm::GRANTS;
 
     fn listener(local: &str, v6_only: bool) -> Listener {
-        let (memory, fds) = AcceptQueue::create().unwrap();
         Listener {
             cookie: 0,
             uid: 0,
@@ -275,16 +257,9 @@ mod tests {
             namespace: 1,
             asked: None,
             options: slowpath::FlowOptions::default(),
-            backlog: 0,
-            holders: vec![],
-            left: HashSet::new(),
+            holders: Holders::default(),
             home: Home { application: 1, region: 1 },
-            memory,
-            fds: fds.map(Arc::new),
-            grants: Slots::new(0, GRANTS as u32),
-            granted_all_of: None,
-            single: VecDeque::new(),
-            waiting: VecDeque::new(),
+            grants: Grants::new(0, false).unwrap(),
             wakers: HashMap::new(),
             roused: Instant::now(),
         }

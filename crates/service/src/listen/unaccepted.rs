@@ -2,8 +2,11 @@
 //! service's own tables tell which connection a slot has, and `ACCEPTED` in the acceptor's half whether a process has it; of a region's
 //! halves only its two parties can write.
 
-use crate::listen::table::{Incoming, Listener, Origin};
-use crate::memory::region::{AppRegion, Stage, Use};
+use crate::listen::origin::{Incoming, Origin};
+
+use crate::listen::table::Listener;
+use crate::memory::connection::Stage;
+use crate::memory::region::{AppRegion, Use};
 use crate::memory::slot_key::SlotKey;
 use crate::registry::Registry;
 use crate::registry::application::Application;
@@ -19,12 +22,12 @@ impl Registry {
         let ends = [record.peer, record.local];
         match *origin {
             Origin::Pair(region, slot) => {
-                let connection = self.pairs.get(&region).and_then(|pair| pair.slots.get(slot));
+                let connection = self.pairs.get(region).and_then(|pair| pair.connection(slot));
                 connection.is_some_and(|c| c.addresses == ends)
             }
             Origin::Relay(id) => self.relays.get(&id).is_some_and(|relay| {
                 let place = SlotKey { region: record.region, slot: record.slot };
-                relay.places[1] == place && !relay.gone[1] && relay.connection.addresses == ends
+                relay.place(1) == Some(place) && relay.connection.addresses == ends
             }),
             Origin::Flow(region, slot) => {
                 let used = self.regions.get(&region).and_then(|r| r.slots.get(slot));
@@ -48,7 +51,7 @@ impl Registry {
         }
         let record = &incoming.1;
         match incoming.0 {
-            Origin::Pair(region, slot) => Some(&self.pairs.get(&region)?.region.slot(slot)?.half[1]),
+            Origin::Pair(region, slot) => Some(&self.pairs.get(region)?.region.slot(slot)?.half[1]),
             Origin::Relay(_) | Origin::Flow(..) => {
                 Some(self.regions.get(&record.region)?.memory.halves(record.slot)?.1)
             }
@@ -88,7 +91,7 @@ impl Registry {
     /// The process that owns the acceptor's end; `None`: its region is gone.
     pub fn party_that_accepts(&self, (origin, record): &Incoming) -> Option<u32> {
         match origin {
-            Origin::Pair(region, _) => self.pairs.get(region).map(|pair| pair.parties[1]),
+            Origin::Pair(region, _) => self.pairs.get(*region).map(|pair| pair.parties[1]),
             Origin::Relay(_) | Origin::Flow(..) => self.regions.get(&record.region).map(|r| r.owner),
         }
     }
@@ -111,7 +114,7 @@ impl Registry {
             let ports = block.ports.load(Ordering::Relaxed);
             let is_acceptors = self
                 .pairs
-                .get(&record.region)
+                .get(record.region)
                 .is_none_or(|pair| side_named(pair, record.slot, ports, is_relative) != Some(0));
             is_named && is_acceptors
         })

@@ -2,10 +2,11 @@
 //! listener is gone.
 
 use crate::cores::{Command, RELAY_CORE};
-use crate::listen::table::{Incoming, Origin};
+use crate::listen::origin::{Incoming, Origin};
 use crate::local::as_asked;
 use crate::local::port_need::{Need, note_order};
-use crate::memory::region::{Connection, Relay, Stage, Use};
+use crate::memory::connection::{Connection, Relay, Stage};
+use crate::memory::region::Use;
 use crate::memory::slot_key::SlotKey;
 use crate::registry::{Answer, Registry};
 use crate::relay::Outcome;
@@ -43,7 +44,7 @@ impl Registry {
         let [Some(first), Some(second)] = ends else { return Answer::Silent };
         self.command(RELAY_CORE, Command::Open(id, Box::new([first, second])));
         let connection = Connection { addresses, applications: parties, stage: Stage::Pending, grant: None };
-        self.relays.insert(id, Relay { places, connection, gone: [false; 2] });
+        self.relays.insert(id, Relay::new(places, connection));
         self.count_sockets(parties, 1);
         let [peer, local] = addresses;
         let record = AcceptRecord { region: home, slot: slots[1], side: 1, local, peer };
@@ -82,7 +83,7 @@ impl Registry {
         self.set_stage(origin, Stage::Queued);
         match origin {
             Origin::Pair(region, slot) => {
-                let Some(pair) = self.pairs.get(&region) else { return };
+                let Some(pair) = self.pairs.get(region) else { return };
                 let Some(lines) = pair.region.slot(slot) else { return };
                 raise(&lines.half[end ^ 1], OPEN);
                 if let Some(family) = self.family_of(pair.parties[0]).filter(|_| end == 0) {
@@ -92,10 +93,8 @@ impl Registry {
             // Of a plain connection the slow path has done that.
             Origin::Flow(region, slot) => self.establish_channel(region, slot, end),
             Origin::Relay(id) => {
-                let Some(SlotKey { region, slot }) = self.relays.get(&id).map(|relay| relay.places[end])
-                else {
-                    return;
-                };
+                let place = self.relays.get(&id).and_then(|relay| relay.place(end));
+                let Some(SlotKey { region, slot }) = place else { return };
                 let Some(memory) = self.regions.get(&region).map(|r| &r.memory) else { return };
                 if let Some((own, _)) = memory.halves(slot) {
                     raise(own, OPEN);
@@ -107,13 +106,14 @@ impl Registry {
 
     /// Sets the stage of a connection inside this host.
     pub fn set_stage(&mut self, origin: Origin, stage: Stage) {
-        let connection = match origin {
-            Origin::Pair(region, slot) => self.pairs.get_mut(&region).and_then(|p| p.slots.get_mut(slot)),
-            Origin::Relay(id) => self.relays.get_mut(&id).map(|r| &mut r.connection),
-            Origin::Flow(..) => None,
-        };
-        if let Some(connection) = connection {
-            connection.stage = stage;
+        match origin {
+            Origin::Pair(region, slot) => {
+                self.pairs.get_mut(region).into_iter().for_each(|pair| pair.set_stage(slot, stage));
+            }
+            Origin::Relay(id) => {
+                self.relays.get_mut(&id).into_iter().for_each(|relay| relay.connection.stage = stage);
+            }
+            Origin::Flow(..) => {}
         }
     }
 
@@ -128,23 +128,21 @@ impl Registry {
     /// The service's record of a connection inside this host; `None`: there is none.
     pub fn connection_of(&self, origin: Origin) -> Option<&Connection> {
         match origin {
-            Origin::Pair(region, slot) => self.pairs.get(&region)?.slots.get(slot),
+            Origin::Pair(region, slot) => self.pairs.get(region)?.connection(slot),
             Origin::Relay(id) => self.relays.get(&id).map(|relay| &relay.connection),
             // Only the slow path knows it.
             Origin::Flow(..) => None,
         }
     }
 
-    /// The flags of the connector's half. Hostile. The slot of a relay's end that is gone may have another connection: that end has closed.
+    /// The flags of the connector's half. Hostile. An end of a relay that is gone has closed.
     pub fn connector_flags(&self, origin: Origin) -> Option<u32> {
         let half = match origin {
-            Origin::Pair(region, slot) => &self.pairs.get(&region)?.region.slot(slot)?.half[0],
+            Origin::Pair(region, slot) => &self.pairs.get(region)?.region.slot(slot)?.half[0],
             Origin::Relay(id) => {
-                let relay = self.relays.get(&id)?;
-                if relay.gone[0] {
+                let Some(SlotKey { region, slot }) = self.relays.get(&id)?.place(0) else {
                     return Some(RELEASED);
-                }
-                let SlotKey { region, slot } = relay.places[0];
+                };
                 self.regions.get(&region)?.memory.halves(slot)?.1
             }
             Origin::Flow(..) => return None,
@@ -163,7 +161,7 @@ impl Registry {
     pub fn reset_unaccepted(&mut self, (origin, record): Incoming) {
         match origin {
             Origin::Pair(region, slot) => {
-                let Some(pair) = self.pairs.get(&region) else { return };
+                let Some(pair) = self.pairs.get(region) else { return };
                 let Some(lines) = pair.region.slot(slot) else { return };
                 raise(&lines.half[1], RESET | READ_CLOSED | RELEASED);
                 self.ring(&pair.region, Side::Zero, self.family_at(pair, Side::Zero), slot);
@@ -181,8 +179,8 @@ impl Registry {
 
     /// Closes one end of a relay as Linux does when a process dies: by a reset if bytes are unread, else by a FIN.
     pub fn close_relay_end(&self, id: u32, end: usize, reset: bool) {
-        let Some(relay) = self.relays.get(&id).filter(|r| !r.gone[end]) else { return };
-        let SlotKey { region, slot } = relay.places[end];
+        let place = self.relays.get(&id).and_then(|relay| relay.place(end));
+        let Some(SlotKey { region, slot }) = place else { return };
         let Some((own, app)) = self.regions.get(&region).and_then(|r| r.memory.halves(slot)) else { return };
         note_order(app, own);
         close_for(app, own, reset);
@@ -217,15 +215,15 @@ impl Registry {
             self.let_in(Origin::Relay(id));
         }
         self.deputy_gone(id, end);
-        let Some(relay) = self.relays.get_mut(&id).filter(|relay| !relay.gone[end]) else { return };
-        relay.gone[end] = true;
-        let (SlotKey { region, slot }, ends) = (relay.places[end], relay.connection.addresses);
+        let Some(relay) = self.relays.get_mut(&id) else { return };
+        let Some(SlotKey { region, slot }) = relay.end(end) else { return };
+        let ends = relay.connection.addresses;
         let halves = self.regions.get(&region).and_then(|r| r.memory.halves(slot));
         let need = halves
             .map(|(own, app)| Need::of(app.flags.load(Ordering::Acquire), own.flags.load(Ordering::Acquire)));
         self.ports.rest(&ends, end, need.unwrap_or(Need::Nothing), self.now);
         let party = relay.connection.applications[end];
-        if relay.gone == [true; 2] {
+        if relay.is_over() {
             self.relays.remove(&id);
         }
         self.regions.get_mut(&region).and_then(|r| r.slots.release(slot));

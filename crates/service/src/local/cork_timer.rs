@@ -149,7 +149,7 @@ impl Registry {
         match holder.to {
             To::Relay(relay) => self.look_at_relay(relay),
             To::Family(family, side) => {
-                if let Some(pair) = self.pairs.get(&holder.place.region) {
+                if let Some(pair) = self.pairs.get(holder.place.region) {
                     self.ring(&pair.region, side, family, holder.place.slot);
                 }
             }
@@ -165,13 +165,13 @@ impl Registry {
         }
         let place @ SlotKey { region, slot } = SlotKey::in_block(block);
         let family = self.family_of(home.owner)?;
-        let is_relative = |id| self.families.get(&family).is_some_and(|f| f.members.contains_key(&id));
+        let is_relative = |id| self.families.get(&family).is_some_and(|f| f.member(id).is_some());
         if let Some(r) = self.regions.get(&region).filter(|r| is_relative(r.owner)) {
             let Some(Use::Relay(relay, _)) = r.slots.get(slot) else { return None };
             let (_, own) = r.memory.halves(slot)?;
             return Some(Holder { own, block, place, to: To::Relay(*relay) });
         }
-        let pair = self.pairs.get(&region)?;
+        let pair = self.pairs.get(region)?;
         let side = side_named(pair, slot, block.ports.load(Ordering::Relaxed), is_relative)?;
         let own = &pair.region.slot(slot)?.half[side];
         let other = Side::from_index(side as u8 ^ 1)?;

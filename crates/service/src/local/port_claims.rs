@@ -1,11 +1,15 @@
 //! Ports of closed connections within the host: what they are needed for, and when a program may bind them again. Each answer is about the
 //! service's own sockets only.
 
-use crate::listen::table::{Listener, Origin, Stopped};
+use crate::listen::origin::Origin;
+
+use crate::listen::table::{Listener, Stopped};
 use crate::local::is_live;
 use crate::local::port_need::Need;
 use crate::local::port_space::{Ends, PortSpace};
-use crate::memory::region::{AppRegion, Connection, PairRegion, Relay, Stage};
+use crate::memory::connection::{Connection, Relay, Stage};
+use crate::memory::pairs::PairRegion;
+use crate::memory::region::AppRegion;
 use crate::memory::slot_key::SlotKey;
 use crate::registry::{Answer, Registry};
 use control::Reply;
@@ -37,11 +41,11 @@ fn needs_in_pair(pair: &PairRegion, slot: u32, connection: &Connection) -> Optio
     })
 }
 
-/// The same for a relayed connection. The slot of an end that is gone may have another connection.
+/// The same for a relayed connection.
 fn needs_of_relay(regions: &HashMap<u32, AppRegion>, relay: &Relay) -> [Need; 2] {
     let need = |end: usize| {
-        let SlotKey { region, slot } = relay.places[end];
-        let halves = regions.get(&region).filter(|_| !relay.gone[end])?.memory.halves(slot)?;
+        let SlotKey { region, slot } = relay.place(end)?;
+        let halves = regions.get(&region)?.memory.halves(slot)?;
         let (own, application) = halves;
         let flags = |half: &Half| half.flags.load(Ordering::Acquire);
         Some(Need::of(flags(application), flags(own)))
@@ -57,7 +61,7 @@ impl PortSpace {
                 .slot(slot)
                 .is_some_and(|s| s.half.iter().any(|half| half.flags.load(Ordering::Relaxed) & RELEASED != 0))
         };
-        for (slot, connection) in pair.slots.iter() {
+        for (slot, connection) in pair.connections() {
             if connection.stage == Stage::Lent || !is_closed(slot) {
                 continue;
             }
@@ -66,7 +70,7 @@ impl PortSpace {
             }
         }
         for slot in over {
-            let Some(connection) = pair.slots.get(*slot) else { continue };
+            let Some(connection) = pair.connection(*slot) else { continue };
             let Some(lines) = pair.region.slot(*slot) else { continue };
             self.end(&connection.addresses, Origin::Pair(id, *slot), needs_of(flags(&lines.half)), now);
         }
@@ -79,8 +83,8 @@ impl Registry {
         let Self { ports, pairs, relays, regions, now, .. } = self;
         ports.note_port(port, *now, |ends: &Ends, origin| match origin {
             Origin::Pair(region, slot) => {
-                let pair = pairs.get(&region)?;
-                let connection = pair.slots.get(slot).filter(|c| c.addresses == *ends)?;
+                let pair = pairs.get(region)?;
+                let connection = pair.connection(slot).filter(|c| c.addresses == *ends)?;
                 needs_in_pair(pair, slot, connection)
             }
             Origin::Relay(id) => {

@@ -3,7 +3,7 @@
 //! kernel's it is a port that a socket of the service holds in the kernel, so that no other program gets it. Each held port serves all
 //! destinations of its sort: beyond a few the service holds as many as one destination needs at once.
 
-use crate::listen::table::Origin;
+use crate::listen::origin::Origin;
 use crate::local::port_need::{For, Need};
 use crate::sys::set_local_port_range;
 use crate::tcp::random;

@@ -2,14 +2,12 @@
 
 use crate::memory::Memory;
 use crate::memory::residency::Pages;
-use crate::memory::slot_key::SlotKey;
+use crate::memory::size::Size;
 use crate::memory::slots::Slots;
 use crate::tcp::Flow;
 use flow::Limits;
 use rustix::fd::{AsFd, OwnedFd};
-use shm::{Half, Kind, Layout, Params, Region, RegionError, SockBlock};
-use std::collections::HashMap;
-use std::net::SocketAddr;
+use shm::{Kind, Params, Region, RegionError, SockBlock};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -42,31 +40,6 @@ pub struct AppRegion {
     pub counted: [u64; 2],
     /// When these were last read.
     pub counted_at: Instant,
-}
-
-/// Size of a region.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Size {
-    /// Number of slots: a power of two.
-    pub slots: u32,
-    /// Payload bytes of each side: a multiple of 1 MiB.
-    pub data_len: u64,
-}
-
-/// The smallest region.
-const LEAST: Size = Size { slots: 64, data_len: 1 << 20 };
-
-/// The size of an application region: the `usual` one, halved until the region needs at most half of `room` bytes of address space.
-pub fn fitting(usual: Size, room: u64) -> Size {
-    let mut size = usual;
-    let total = |Size { slots, data_len }| {
-        Layout::new(Params { kind: Kind::Application, id: 0, slots, data_len }).map_or(0, |l| l.total as u64)
-    };
-    while total(size) > room / 2 && size != LEAST {
-        size.slots = (size.slots / 2).max(LEAST.slots);
-        size.data_len = (size.data_len / 2).next_multiple_of(LEAST.data_len);
-    }
-    size
 }
 
 impl AppRegion {
@@ -105,105 +78,5 @@ impl AppRegion {
             .into_iter()
             .flat_map(move |part| (part.start - start) / size..(part.end - start).div_ceil(size))
             .filter_map(|i| region.sock(i as u32))
-    }
-}
-
-/// State of a slot of a pair region, or of a relayed connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stage {
-    /// The accept queue is full, and the connector waits.
-    Pending,
-    /// Established, and in the accept queue.
-    Queued,
-    /// Established, and accepted by a process.
-    Accepted,
-    /// Lent to the connector, which may make a connection in it without the service, again and again, always with these addresses.
-    Lent,
-}
-
-/// Name of a grant.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct GrantKey {
-    /// Id of the accept queue.
-    pub queue: u32,
-    /// Number of the grant there.
-    pub grant: u32,
-}
-
-/// A connection inside this host.
-#[derive(Debug)]
-pub struct Connection {
-    /// Addresses of the connector and of the acceptor.
-    pub addresses: [SocketAddr; 2],
-    /// Ids of the connecting process and of the accepting one.
-    pub applications: [u32; 2],
-    /// How far the connection has come.
-    pub stage: Stage,
-    /// Of a lent slot: its grant in the accept queue that it is lent for.
-    pub grant: Option<GrantKey>,
-}
-
-/// A connection that the service copies between two application regions.
-#[derive(Debug)]
-pub struct Relay {
-    /// The slots of the connector's end and of the acceptor's.
-    pub places: [SlotKey; 2],
-    /// Addresses, processes and stage.
-    pub connection: Connection,
-    /// Ends that no longer use their slots.
-    pub gone: [bool; 2],
-}
-
-/// The region of one ordered pair of processes: the first connects, the second accepts.
-#[derive(Debug)]
-pub struct PairRegion {
-    /// The service's mapping of the region.
-    pub region: Arc<Region>,
-    /// The memfd of the region.
-    pub fd: Arc<OwnedFd>,
-    /// Ids of the connector and of the acceptor.
-    pub parties: [u32; 2],
-    /// The parties that have mapped it.
-    pub mapped: [bool; 2],
-    /// It is sealed: no further writable mapping, no hole punching.
-    pub sealed: bool,
-    /// Sides on which no process lives any more.
-    pub dead: [bool; 2],
-    /// Connections and lent slots, by slot.
-    pub slots: Slots<Connection>,
-    /// Number of lent slots among them.
-    pub lent: u32,
-    /// Eventfds by which one side wakes a context of the other. Key: the sleeper's side and its context.
-    pub wakers: HashMap<(usize, u32), Arc<OwnedFd>>,
-}
-
-impl PairRegion {
-    /// Makes a region for two processes: the connector and the acceptor.
-    pub fn create(id: u32, parties: [u32; 2], Size { slots, data_len }: Size) -> Result<Self, RegionError> {
-        let params = Params { kind: Kind::Pair, id: u64::from(id), slots, data_len };
-        let (region, fd) = Region::create(params)?;
-        Ok(Self {
-            region: Arc::new(region),
-            fd: Arc::new(fd),
-            parties,
-            mapped: [false; 2],
-            sealed: false,
-            dead: [false; 2],
-            slots: Slots::new(0, slots),
-            lent: 0,
-            wakers: HashMap::new(),
-        })
-    }
-
-    /// Takes a slot with cleared halves. Returns the connection when no slot is free.
-    pub fn take(&mut self, connection: Connection) -> Result<u32, Connection> {
-        let slot = self.slots.take(connection)?;
-        self.region.slot(slot).iter().flat_map(|slot| &slot.half).for_each(Half::clear);
-        Ok(slot)
-    }
-
-    /// True when no process of one side, or of both, lives.
-    pub fn has_dead_side(&self) -> bool {
-        self.dead != [false; 2]
     }
 }

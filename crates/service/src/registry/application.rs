@@ -1,23 +1,15 @@
-//! The service's data about one registered process, and about its family: all processes that it and its children have forked.
+//! The service's data about one registered process.
 
 use crate::report::statistics::Process;
 use control::KernelReason;
-use rustix::fd::OwnedFd;
-use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::sync::Arc;
-use std::time::Instant;
-
-/// Most processes of a family at once: each has one bit in `SockBlock::holders`; the last bit is `shm::TRUST`.
-pub const HOLDERS: u8 = 63;
-/// Holder bits kept free for children that a server forks to serve connections that wait to be accepted.
-const HOLDERS_SPARE: u32 = 15;
+use std::collections::{BTreeSet, VecDeque};
 
 /// A registered process, as the control thread knows it.
 #[derive(Debug)]
 pub struct Application {
     /// Number of the process in the service: that of its control line; never 0.
     pub id: u32,
-    /// Index of its bit in `SockBlock::holders`, below [`HOLDERS`].
+    /// Index of its bit in `SockBlock::holders`, below [`HOLDERS`](crate::registry::family::HOLDERS).
     pub holder: u8,
     /// The user that it runs as (`SO_PEERCRED`).
     pub uid: u32,
@@ -91,45 +83,6 @@ impl Application {
     /// True when this process is `other` or one of its descendants by fork: it then has `other`'s mappings.
     pub fn descends_from(&self, other: u32) -> bool {
         self.id == other || self.ancestors.contains(&other)
-    }
-}
-
-/// A context (one place where a thread sleeps) of an application, and the eventfd that wakes it.
-#[derive(Debug)]
-pub struct Context {
-    /// Id of the process that sleeps there.
-    pub application: u32,
-    /// The service writes it to wake the process, and never reads it.
-    pub eventfd: Arc<OwnedFd>,
-}
-
-/// A process of a family: alive, or dead while it may have children that have not said hello.
-#[derive(Debug)]
-pub struct Member {
-    /// Random number that a forked child shows to prove its descent.
-    pub secret: u64,
-    /// Ids of its ancestors, the root first.
-    pub ancestors: Vec<u32>,
-    /// Set when the process is dead and its sockets have holder bits of no known process: a forked child may be about to say hello. Until
-    /// this time the service waits for it; the bits are the unknown ones that are left.
-    pub ghost: Option<(Instant, u64)>,
-}
-
-/// A process and all its descendants by fork: they share regions, context numbers and holder bits.
-#[derive(Debug, Default)]
-pub struct Family {
-    /// Contexts of all its processes, by context number.
-    pub contexts: HashMap<u32, Context>,
-    /// Holder bits of its live processes.
-    pub holders: u64,
-    /// Live processes, and dead ones with children that may still say hello, by id.
-    pub members: HashMap<u32, Member>,
-}
-
-impl Family {
-    /// True when holder bits run short: a forked child without one could not use the connections that its parent accepted.
-    pub fn is_crowded(&self) -> bool {
-        self.holders.count_ones() + HOLDERS_SPARE >= u32::from(HOLDERS)
     }
 }
 

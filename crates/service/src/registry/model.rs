@@ -21,7 +21,7 @@ use crate::config::Sharing;
 use walk::Walk;
 
 /// Seeds that the usual run of the tests walks, for each way of sharing.
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 320;
 /// Steps of one walk.
 const STEPS: usize = 120;
 

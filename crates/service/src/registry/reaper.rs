@@ -5,9 +5,11 @@ use crate::channels::OWNER;
 use crate::cores::{Command, RELAY_CORE};
 use crate::listen::direct::InUse;
 use crate::local::port_need::note_order;
-use crate::memory::region::{AppRegion, PairRegion, Stage, Use};
+use crate::memory::pairs::PairRegion;
+use crate::memory::region::{AppRegion, Use};
 use crate::memory::slot_key::SlotKey;
 use crate::registry::application::Application;
+use crate::registry::family::Family;
 use crate::registry::output::Output;
 use crate::registry::{Answer, Registry};
 use control::Push;
@@ -67,7 +69,7 @@ pub fn side_named(
         [false, true] => Some(1),
         [false, false] => None,
         // Both sides are of this family: the block's ports tell which end it is.
-        [true, true] => match pair.slots.get(slot) {
+        [true, true] => match pair.connection(slot) {
             Some(c) if ports >> 16 == u32::from(c.addresses[0].port()) => Some(0),
             _ => Some(1),
         },
@@ -80,7 +82,7 @@ impl Registry {
         let Some(a) = self.applications.get(&id) else { return Answer::Silent };
         let Some(r) = self.regions.get(&region) else {
             // The acceptor could not map the pair region.
-            if self.pairs.get(&region).is_some_and(|pair| a.descends_from(pair.parties[1])) {
+            if self.pairs.get(region).is_some_and(|pair| a.descends_from(pair.parties[1])) {
                 self.close_end(region, slot, 1, true);
             }
             return Answer::Silent;
@@ -108,7 +110,7 @@ impl Registry {
         let family_id = a.family();
         self.free_contexts(&a);
         if let Some(family) = self.families.get_mut(&family_id) {
-            family.holders &= !(1 << a.holder);
+            family.leave(a.holder);
         }
         let in_blocks = self.release_holders(family_id, 1 << a.holder, offender);
         self.wake_for_dead(&a);
@@ -122,8 +124,8 @@ impl Registry {
         self.statistics.end(a.process);
         self.trusts.hurry();
         // Unknown holder bits are left: a child forked just before may be about to say hello.
-        if let Some(m) = self.families.get_mut(&family_id).and_then(|f| f.members.get_mut(&id)) {
-            m.ghost = (unknown != 0 && !offender).then_some((self.now + GHOST, unknown));
+        if let Some(family) = self.families.get_mut(&family_id).filter(|_| !offender) {
+            family.wait_for_children(id, self.now + GHOST, unknown);
         }
         self.reap(offender);
         self.announce_left();
@@ -133,7 +135,7 @@ impl Registry {
     /// Holder bits that processes of the family have taken for children before they forked, and that no live process has. Hostile.
     pub fn promised_holders(&self, id: u32) -> u64 {
         let family = self.family_of(id).and_then(|family| self.families.get(&family));
-        self.taken_holders(id) & !family.map_or(0, |f| f.holders)
+        self.taken_holders(id) & !family.map_or(0, Family::holders)
     }
 
     /// Holder bits that processes of the family have taken: each its own, and before it forks the child's. Hostile.
@@ -150,23 +152,13 @@ impl Registry {
         let awaited: HashSet<u32> =
             self.owners_of_unaccepted().into_iter().filter_map(|owner| self.family_of(owner)).collect();
         for (id, family) in &mut self.families {
-            let mut waits = self.trusts.has_family(*id) || awaited.contains(id);
-            for member in family.members.values_mut() {
-                match member.ghost {
-                    // All unknown holders have said hello.
-                    Some((_, 0)) => member.ghost = None,
-                    Some((until, bits)) if until <= now => {
-                        expired.push((*id, bits & !family.holders));
-                        member.ghost = None;
-                    }
-                    Some((until, _)) => {
-                        waits = true;
-                        next = Some(next.map_or(until, |n| n.min(until)));
-                    }
-                    None => {}
-                }
+            let ghosts = family.settle_ghosts(now);
+            let waits = self.trusts.has_family(*id) || awaited.contains(id) || ghosts.next.is_some();
+            next = next.into_iter().chain(ghosts.next).min();
+            if ghosts.expired != 0 {
+                expired.push((*id, ghosts.expired));
             }
-            if family.holders == 0 && !waits {
+            if family.holders() == 0 && !waits {
                 over.push(*id);
             }
         }
@@ -188,13 +180,11 @@ impl Registry {
     fn forget_members(&mut self) {
         let owners = self.regions.values().map(|r| r.owner);
         let parties = self.pairs.values().flat_map(|pair| pair.parties);
-        let homes = self.listeners.all.values().flat_map(|l| l.holders.iter().copied());
+        let homes = self.listeners.all.values().flat_map(|l| l.holders.shown());
         let left: HashSet<u32> = owners.chain(parties).chain(self.trusts.owners()).chain(homes).collect();
         let Self { families, applications, .. } = self;
         for family in families.values_mut() {
-            family.members.retain(|id, member| {
-                member.ghost.is_some() || applications.contains_key(id) || left.contains(id)
-            });
+            family.forget_members(|id| applications.contains_key(&id) || left.contains(&id));
         }
     }
 
@@ -202,8 +192,7 @@ impl Registry {
     /// connections that were left with the service.
     fn held(&self) -> HashSet<u32> {
         let living = self.applications.values().map(|a| (a.id, &a.ancestors));
-        let members = self.families.values().flat_map(|f| &f.members);
-        let ghosts = members.filter(|(_, m)| m.ghost.is_some()).map(|(id, m)| (*id, &m.ancestors));
+        let ghosts = self.families.values().flat_map(Family::ghosts).map(|(id, m)| (id, &m.ancestors));
         let all = living.chain(ghosts).flat_map(|(id, ancestors)| ancestors.iter().copied().chain([id]));
         // The service's own region ends with the service.
         all.chain(self.trusts.owners()).chain(self.owners_of_unaccepted()).chain([OWNER]).collect()
@@ -211,12 +200,8 @@ impl Registry {
 
     fn free_contexts(&mut self, a: &Application) {
         let Some(family) = self.families.get_mut(&a.family()) else { return };
-        let mine: Vec<u32> =
-            family.contexts.iter().filter(|(_, c)| c.application == a.id).map(|(n, _)| *n).collect();
-        for n in &mine {
-            family.contexts.remove(n);
-            self.bells.set_context(a.family(), *n, None);
-        }
+        let mine = family.remove_contexts_of(a.id);
+        mine.iter().for_each(|n| self.bells.set_context(a.family(), *n, None));
         if let Some(region) = self.oldest_region(a.id) {
             let taken = &region.memory.region().header().context_taken[Side::One.index()];
             for n in mine {
@@ -227,7 +212,7 @@ impl Registry {
 
     /// The region where a process, dead or alive, takes numbers of contexts and holder bits: that of the oldest ancestor with a region.
     fn oldest_region(&self, id: u32) -> Option<&AppRegion> {
-        let member = self.families.get(&self.family_of(id)?)?.members.get(&id)?;
+        let member = self.families.get(&self.family_of(id)?)?.member(id)?;
         let line = member.ancestors.iter().copied().chain([id]);
         line.filter_map(|id| self.regions.values().find(|r| r.owner == id)).next()
     }
@@ -235,9 +220,8 @@ impl Registry {
     /// Clears `bits` in every socket block of the family and closes the sockets that no process holds then. Returns the holder bits found
     /// that belong to no live process.
     fn release_holders(&mut self, family: u32, bits: u64, offender: bool) -> u64 {
-        let alive = self.families.get(&family).map_or(0, |f| f.holders) | TRUST;
-        let members: Vec<u32> =
-            self.families.get(&family).map(|f| f.members.keys().copied().collect()).unwrap_or_default();
+        let alive = self.families.get(&family).map_or(0, Family::holders) | TRUST;
+        let members: Vec<u32> = self.families.get(&family).into_iter().flat_map(Family::member_ids).collect();
         let (mut unknown, mut orphans, mut shared) = (0, Vec::new(), Vec::new());
         for r in self.regions.values().filter(|r| members.contains(&r.owner)) {
             for block in r.sock_blocks() {
@@ -282,9 +266,9 @@ impl Registry {
             }
             return;
         }
-        let Some(pair) = self.pairs.get(&region) else { return };
+        let Some(pair) = self.pairs.get(region) else { return };
         let Some(side) = side_named(pair, slot, ports, |id| members.contains(&id)) else { return };
-        if let Some(lines) = pair.region.slot(slot).filter(|_| pair.slots.get(slot).is_some()) {
+        if let Some(lines) = pair.region.slot(slot).filter(|_| pair.connection(slot).is_some()) {
             named.say_last_words(&lines.half[side]);
         }
         self.close_end(region, slot, side, offender);
@@ -292,8 +276,8 @@ impl Registry {
 
     /// Closes one end of a pair connection as Linux does when a process dies: by a reset if bytes are unread, else by a FIN.
     pub fn close_end(&self, region: u32, slot: u32, side: usize, reset: bool) {
-        let Some(pair) = self.pairs.get(&region) else { return };
-        if pair.slots.get(slot).is_none() {
+        let Some(pair) = self.pairs.get(region) else { return };
+        if pair.connection(slot).is_none() {
             return;
         }
         let Some(half) = pair.region.slot(slot).map(|s| &s.half) else { return };
@@ -322,8 +306,8 @@ impl Registry {
                 |side, context| Doorbell::of(&pair.region, side, context).is_some_and(Doorbell::has_news);
             for (side, party) in [Side::Zero, Side::One].into_iter().zip(pair.parties) {
                 let Some(family) = self.family_of(party) else { continue };
-                let contexts = self.families.get(&family).into_iter().flat_map(|f| f.contexts.keys());
-                let all = contexts.copied().chain([TRUST_CONTEXT]);
+                let contexts = self.families.get(&family).into_iter().flat_map(Family::contexts);
+                let all = contexts.chain([TRUST_CONTEXT]);
                 all.filter(|context| is_rung(side, *context)).for_each(|context| self.wake(family, context));
             }
         }
@@ -346,31 +330,26 @@ impl Registry {
             }
             return;
         }
-        let Some(pair) = self.pairs.get(&region) else { return };
+        let Some(pair) = self.pairs.get(region) else { return };
         let Some(side) = side_named(pair, slot, ports, |id| members.contains(&id)) else { return };
         self.ring_other_side(pair, side, slot);
     }
 
     /// Closes all connections on sides of pair regions where no process lives any more.
     fn end_sides(&mut self, held: &HashSet<u32>, offender: bool) {
-        let ids: Vec<u32> = self.pairs.keys().copied().collect();
+        let ids: Vec<u32> = self.pairs.ids();
         let mut ended = Vec::new();
         for id in ids {
             for side in 0..2 {
-                let Some(pair) = self.pairs.get(&id) else { break };
-                if pair.dead[side] || held.contains(&pair.parties[side]) {
+                let Some(pair) = self.pairs.get(id) else { break };
+                if pair.is_dead(side) || held.contains(&pair.parties[side]) {
                     continue;
                 }
-                let slots: Vec<u32> = pair.slots.iter().map(|(slot, _)| slot).collect();
+                let slots: Vec<u32> = pair.connections().map(|(slot, _)| slot).collect();
                 slots.into_iter().for_each(|slot| self.close_end(id, slot, side, offender));
-                if let Some(pair) = self.pairs.get_mut(&id) {
-                    // An offender's region ends at once: the offender could go on writing as long as its peer reads.
-                    pair.dead[side] = true;
-                    pair.dead[side ^ 1] |= offender;
-                    let parties = pair.parties;
-                    self.pair_of.remove(&parties);
-                    ended.push(id);
-                }
+                // An offender's region ends at once: the offender could go on writing as long as its peer reads.
+                self.pairs.end_side(id, side, offender);
+                ended.push(id);
             }
         }
         // Sweeps find the ends in regions where one side was dead before.
@@ -388,17 +367,11 @@ impl Registry {
 
     /// Ends a pair region with a dead side when its last connection has ended, or both sides are dead.
     fn drop_pair_if_over(&mut self, id: u32) {
-        let Some(pair) = self.pairs.get(&id) else { return };
-        let over = pair.dead == [true; 2] || (pair.has_dead_side() && pair.slots.used() == 0);
-        if !over {
-            return;
-        }
-        let Some(pair) = self.pairs.remove(&id) else { return };
-        self.pair_of.retain(|_, region| *region != id);
-        for (_, bell) in pair.wakers.iter().filter(|((_, context), _)| *context == TRUST_CONTEXT) {
+        let Some(pair) = self.pairs.remove_if_over(id) else { return };
+        for bell in pair.relays_wakers() {
             self.command(RELAY_CORE, Command::Unwatch(bell.clone()));
         }
-        for (_, connection) in pair.slots.iter() {
+        for (_, connection) in pair.connections() {
             self.end_grant(connection.grant);
             self.uncount_sockets(connection.applications);
         }
@@ -418,15 +391,14 @@ impl Registry {
     /// Frees the slots of one pair region that are closed at both ends. Returns how many.
     pub fn sweep_pair(&mut self, id: u32, in_use: &InUse) -> usize {
         let Self { pairs, listeners, ports, now, .. } = self;
-        let Some(pair) = pairs.get_mut(&id) else { return 0 };
+        let Some(pair) = pairs.get_mut(id) else { return 0 };
         let is_over = |slot: &u32| {
             let is_used = || in_use.contains(&SlotKey { region: id, slot: *slot });
             pair.is_over(*slot, is_used, |grant| Self::is_waiting(listeners, grant))
         };
-        let slots: Vec<u32> = pair.slots.iter().map(|(slot, _)| slot).filter(is_over).collect();
+        let slots: Vec<u32> = pair.connections().map(|(slot, _)| slot).filter(is_over).collect();
         ports.note_pair(id, pair, &slots, *now);
-        let ended: Vec<_> = slots.iter().filter_map(|slot| pair.slots.release(*slot)).collect();
-        pair.lent -= ended.iter().filter(|c| c.stage == Stage::Lent).count() as u32;
+        let ended: Vec<_> = slots.iter().filter_map(|slot| pair.release(*slot)).collect();
         ended.iter().for_each(|c| self.end_grant(c.grant));
         self.uncount_sockets(ended.iter().flat_map(|c| c.applications));
         ended.len()
@@ -434,20 +406,20 @@ impl Registry {
 
     /// Frees the slots of closed connections in all pair regions. Returns how many, and whether sweeping must go on.
     pub fn sweep(&mut self) -> (usize, bool) {
-        let ids: Vec<u32> = self.pairs.keys().copied().collect();
+        let ids: Vec<u32> = self.pairs.ids();
         let (mut freed, in_use) = (0, self.lent_in_use(&ids));
         for id in ids {
             freed += self.sweep_pair(id, &in_use);
             self.drop_pair_if_over(id);
         }
         // A lent slot stays the connector's: while both parties live there is nothing to sweep.
-        let has_own = |p: &PairRegion| p.slots.used() > p.lent;
+        let has_own = |p: &PairRegion| p.used() > p.lent();
         (freed, self.pairs.values().any(|p| has_own(p) || p.has_dead_side()))
     }
 
     fn drop_region(&mut self, id: u32, offender: bool) {
         let ends = self.relays.iter().flat_map(|(relay, r)| {
-            (0..2).filter(|end| r.places[*end].region == id && !r.gone[*end]).map(|end| (*relay, end))
+            r.places().filter(|(_, place)| place.region == id).map(|(end, _)| (*relay, end))
         });
         let ends: Vec<(u32, usize)> = ends.collect();
         ends.into_iter().for_each(|(relay, end)| self.close_relay_end(relay, end, offender));

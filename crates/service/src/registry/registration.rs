@@ -4,9 +4,11 @@ use crate::config::values::PortKind;
 use crate::cores::wakers::write_eventfd;
 use crate::cores::{Command, RELAY_CORE};
 use crate::local::shown::Shown;
-use crate::memory::region::{AppRegion, Size, fitting};
+use crate::memory::region::AppRegion;
+use crate::memory::size::{Size, fitting};
 use crate::process::procfs;
-use crate::registry::application::{Application, Context, Fallen, HOLDERS, Member};
+use crate::registry::application::{Application, Fallen};
+use crate::registry::family::Context;
 use crate::registry::output::Output;
 use crate::registry::{Answer, Registry};
 use crate::report::statistics::Process;
@@ -116,12 +118,11 @@ impl Registry {
     fn descent(&self, id: u32, parent: Option<Parent>) -> Result<Descent, Box<Answer>> {
         let Some(parent) = parent else { return Ok(Descent { ancestors: Vec::new(), holder: 0 }) };
         let family = self.family_of(parent.application).and_then(|f| Some((f, self.families.get(&f)?)));
-        let member = family.and_then(|(_, f)| f.members.get(&parent.application));
+        let member = family.and_then(|(_, f)| f.member(parent.application));
         let (Some((_, family)), Some(member)) = (family, member) else {
             return Err(Box::new(Answer::refused(Errno::SRCH, "its parent is not registered here")));
         };
-        let free = parent.holder < HOLDERS && family.holders & (1 << parent.holder) == 0;
-        if member.secret != parent.secret || !free {
+        if member.secret != parent.secret || !family.is_free(parent.holder) {
             return Err(Box::new(Answer::Offence(format!("process {id} is no child of that parent"))));
         }
         let mut ancestors = member.ancestors.clone();
@@ -140,14 +141,7 @@ impl Registry {
         let name = text::bounded(name, NAME_LEN);
         tracing::debug!(application = id, pid = who.pid, uid = who.uid, name, "registered");
         let root = ancestors.first().copied().unwrap_or(id);
-        let family = self.families.entry(root).or_default();
-        family.holders |= 1 << holder;
-        // The bit may have been an unknown one that a dead process waited for; its process is known now.
-        for (_, bits) in family.members.values_mut().filter_map(|m| m.ghost.as_mut()) {
-            *bits &= !(1 << holder);
-        }
-        let member = Member { secret, ancestors: ancestors.clone(), ghost: None };
-        family.members.insert(id, member);
+        self.families.entry(root).or_default().join(id, holder, secret, ancestors.clone());
         let process =
             Process { pid: who.pid, process: name, uid: who.uid, alive: true, ..Process::default() };
         let application = Application {
@@ -305,16 +299,13 @@ impl Registry {
             return Answer::plain(Reply::Done);
         }
         // A forked child reads records in its parent's accept queue, and then maps the pair regions that they name.
-        let parties = self.pairs.get(&region).map(|pair| pair.parties);
+        let parties = self.pairs.get(region).map(|pair| pair.parties);
         let alone = parties.is_some_and(|parties| parties.iter().all(|p| !self.has_forked(*p)));
-        let Some(pair) = self.pairs.get_mut(&region) else {
+        let Some(pair) = self.pairs.get_mut(region) else {
             // The pair region may have ended meanwhile.
             return Answer::plain(Reply::Done);
         };
-        for side in 0..2 {
-            pair.mapped[side] |= pair.parties[side] == id;
-        }
-        if pair.mapped == [true; 2] && alone && !pair.sealed {
+        if pair.note_mapped(id) && alone && !pair.is_sealed() {
             self.outputs.add(Output::Seal { application: id, region, memfd: pair.fd.clone() });
         }
         Answer::plain(Reply::Done)
@@ -338,13 +329,10 @@ impl Registry {
         let Ok((eventfd, shell)) = new_bell(false) else {
             return Answer::refused(Errno::MFILE, "the service is out of descriptors");
         };
-        let Some(contexts) = self.families.get_mut(&family).map(|f| &mut f.contexts) else {
-            return Answer::Silent;
-        };
-        if contexts.get(&context).is_some_and(|c| c.application != id) {
+        let Some(its) = self.families.get_mut(&family) else { return Answer::Silent };
+        if !its.add_context(context, Context { application: id, eventfd: eventfd.clone() }) {
             return Answer::Offence(format!("context {context} is another process's"));
         }
-        contexts.insert(context, Context { application: id, eventfd: eventfd.clone() });
         self.bells.set_context(family, context, Some(eventfd));
         self.hand_over_wakers(id, family, context);
         Answer::Reply(Reply::Done, vec![shell])
@@ -355,10 +343,10 @@ impl Registry {
     fn hand_over_wakers(&mut self, id: u32, family: u32, context: u32) {
         let uid = |application| self.applications.get(&application).map(|a| a.uid);
         let mut known = Vec::new();
-        for (region, pair) in &self.pairs {
+        for (region, pair) in self.pairs.iter() {
             for side in (0..2).filter(|side| self.family_of(pair.parties[*side]) == Some(family)) {
-                if let Some(bell) = pair.wakers.get(&(side, context)) {
-                    known.push((*region, bell.clone(), uid(pair.parties[side ^ 1]) == uid(id)));
+                if let Some(bell) = pair.waker(side, context) {
+                    known.push((region, bell.clone(), uid(pair.parties[side ^ 1]) == uid(id)));
                 }
             }
         }
@@ -371,7 +359,7 @@ impl Registry {
 
     /// Side of a pair region that a process is on: as a party, else as a party's descendant.
     pub fn side_in(&self, pair: u32, id: u32) -> Option<usize> {
-        let (pair, a) = (self.pairs.get(&pair)?, self.applications.get(&id)?);
+        let (pair, a) = (self.pairs.get(pair)?, self.applications.get(&id)?);
         let exact = pair.parties.iter().position(|p| *p == id);
         exact.or_else(|| pair.parties.iter().position(|p| a.descends_from(*p)))
     }
@@ -383,22 +371,21 @@ impl Registry {
         let sleeper = side ^ 1;
         if context == TRUST_CONTEXT {
             self.wake_core(RELAY_CORE);
-            let bell = self.pairs.get(&region).and_then(|pair| pair.wakers.get(&(sleeper, context)).cloned());
+            let bell = self.pairs.get(region).and_then(|pair| pair.waker(sleeper, context).cloned());
             return bell.map_or_else(
                 || Answer::refused(Errno::NOENT, "nobody sleeps there"),
                 |bell| Answer::Reply(Reply::Done, vec![bell]),
             );
         }
-        let party = self.pairs.get(&region).map_or(0, |p| p.parties[sleeper]);
+        let party = self.pairs.get(region).map_or(0, |p| p.parties[sleeper]);
         let family = self.family_of(party);
-        let found =
-            family.and_then(|f| Some((f, self.families.get(&f)?.contexts.get(&context)?.application)));
+        let found = family.and_then(|f| Some((f, self.families.get(&f)?.context(context)?.application)));
         let Some((family, target)) = found else {
             return Answer::refused(Errno::NOENT, "nobody sleeps there");
         };
         self.wake(family, context);
-        let Some(pair) = self.pairs.get(&region) else { return Answer::Silent };
-        if let Some(known) = pair.wakers.get(&(sleeper, context)) {
+        let Some(pair) = self.pairs.get(region) else { return Answer::Silent };
+        if let Some(known) = pair.waker(sleeper, context) {
             return Answer::Reply(Reply::Done, vec![known.clone()]);
         }
         let uid = |application| self.applications.get(&application).map(|a| a.uid);
@@ -406,8 +393,8 @@ impl Registry {
         let Some(new) = self.new_waker(target, region, context, uid(id) == uid(target)) else {
             return Answer::refused(Errno::MFILE, "the service is out of descriptors");
         };
-        if let Some(pair) = self.pairs.get_mut(&region) {
-            pair.wakers.insert((sleeper, context), new.clone());
+        if let Some(pair) = self.pairs.get_mut(region) {
+            pair.add_waker(sleeper, context, new.clone());
         }
         Answer::Reply(Reply::Done, vec![new])
     }
@@ -453,7 +440,7 @@ impl Registry {
     fn tell_region(&mut self, id: u32, region: u32) -> Answer {
         let Some(a) = self.applications.get(&id) else { return Answer::Silent };
         let gone = || Answer::refused(Errno::NOENT, "that pair region is gone");
-        let Some(pair) = self.pairs.get(&region) else { return gone() };
+        let Some(pair) = self.pairs.get(region) else { return gone() };
         // A process that has read an accept record is an acceptor only on the second side: one of the connector's family may have got the
         // listening socket by its descriptor. Descendants of both parties may be on both sides.
         let side = match pair.parties.map(|party| a.descends_from(party)) {
@@ -463,7 +450,7 @@ impl Registry {
         };
         let is_own = pair.parties[side.index()] == id;
         let info = RegionInfo::of(&pair.region.layout().params, side, is_own);
-        let fds = if pair.sealed { Vec::new() } else { vec![pair.fd.clone()] };
+        let fds = if pair.is_sealed() { Vec::new() } else { vec![pair.fd.clone()] };
         if let Some(a) = self.applications.get_mut(&id) {
             a.pairs.insert(region);
         }

@@ -1,6 +1,6 @@
 //! The data of `towpath explain`: every socket and what it waits for, and each application's kernel sockets by inode.
 
-use crate::memory::region::Stage;
+use crate::memory::connection::Stage;
 use crate::registry::Registry;
 use crate::registry::application::Application;
 use crate::report::bottleneck::{self, Limit, Numbers};

@@ -96,7 +96,7 @@ impl Registry {
         let before = std::mem::replace(&mut listener.options, FlowOptions::from(told));
         if before.defer_accept != listener.options.defer_accept {
             // Direct connectors do not wait for first bytes.
-            listener.revoke();
+            listener.grants.revoke();
         }
         self.tcp_options(id);
     }

@@ -13,6 +13,8 @@ use std::net::{IpAddr, SocketAddr};
 const PORT: u16 = 80;
 /// Machines that make the load, each over one connection.
 const CLIENTS: usize = 48;
+/// Connections for which the server has room.
+const CONNECTIONS_MOST: u32 = 1 << 14;
 /// Bytes of a message: with its number one full segment, which the sender does not hold back.
 const MESSAGE: u64 = 1_440;
 /// Packets that two messages cost the server: themselves, and one acknowledgement.
@@ -102,6 +104,10 @@ impl Steps {
             let mac = [2, 0, 0, 0, 0, i as u8 + 1];
             let mut config = HostConfig::new(mac, &address(i), rng.next_u64());
             if i == 0 {
+                // Until a core more has come, messages wait, and each that comes meanwhile has a connection of its own.
+                config.shared.flows = CONNECTIONS_MOST;
+                config.slots = CONNECTIONS_MOST;
+                config.data_len = u64::from(CONNECTIONS_MOST) << 14;
                 config.cores = self.cores;
                 config.capabilities.queues = u16::from(self.cores);
                 config.capabilities.rss = self.cores > 1;

@@ -3,8 +3,9 @@
 use super::linux::End;
 use super::walk::Walk;
 use super::world::World;
-use crate::listen::table::Origin;
-use crate::memory::region::{Stage, Use};
+use crate::listen::origin::Origin;
+use crate::memory::connection::Stage;
+use crate::memory::region::Use;
 use crate::memory::slot_key::SlotKey;
 use crate::registry::Registry;
 use shm::half_flags::{FIN, RELEASED, RESET};
@@ -62,32 +63,30 @@ pub fn at_rest(walk: &Walk) {
 fn tables_agree(r: &Registry) {
     let mut sockets: HashMap<u32, u32> = HashMap::new();
     let mut count = |application: u32| *sockets.entry(application).or_default() += 1;
-    for (id, pair) in &r.pairs {
-        assert_eq!(pair.region.layout().params.id, u64::from(*id));
+    for (id, pair) in r.pairs.iter() {
+        assert_eq!(pair.region.layout().params.id, u64::from(id));
         if !pair.has_dead_side() {
-            assert_eq!(r.pair_of.get(&pair.parties), Some(id), "pair region {id} is not found");
+            assert_eq!(r.pairs.of(pair.parties), Some(id), "pair region {id} is not found");
         }
-        let lent = pair.slots.iter().filter(|(_, c)| c.stage == Stage::Lent).count();
-        assert_eq!(pair.lent as usize, lent, "lent slots of pair region {id}");
-        for (slot, connection) in pair.slots.iter() {
+        let lent = pair.connections().filter(|(_, c)| c.stage == Stage::Lent).count();
+        assert_eq!(pair.lent() as usize, lent, "lent slots of pair region {id}");
+        for (slot, connection) in pair.connections() {
             connection.applications.into_iter().for_each(&mut count);
             // A lent slot keeps the grant of a listener that has ended, until one listens there again.
             let is_stale =
                 |queue: &u32| connection.stage == Stage::Lent && !r.listeners.all.contains_key(queue);
             let grant = connection.grant.filter(|key| !is_stale(&key.queue));
             let grant = grant.map(|key| r.listeners.all[&key.queue].grants.get(key.grant));
-            let is_its = |(origin, _): &(Origin, _)| *origin == Origin::Pair(*id, slot);
+            let is_its = |(origin, _): &(Origin, _)| *origin == Origin::Pair(id, slot);
             assert!(grant.is_none_or(|grant| grant.is_some_and(is_its)), "grant of {connection:?}");
         }
         let is_known = |party: &u32| r.family_of(*party).is_some() || pair.has_dead_side();
         assert!(pair.parties.iter().all(is_known), "of {:?}, parties of pair region {id}", pair.parties);
     }
-    assert!(r.pair_of.values().all(|id| r.pairs.contains_key(id)));
     for (id, relay) in &r.relays {
-        for end in (0..2).filter(|end| !relay.gone[*end]) {
-            let SlotKey { region, slot } = relay.places[end];
+        for (end, SlotKey { region, slot }) in relay.places() {
             let used = r.regions.get(&region).and_then(|region| region.slots.get(slot));
-            let is_its = matches!(used, Some(Use::Relay(of, at)) if (of, *at) == (id, end));
+            let is_its = matches!(used, Some(Use::Relay(of, at)) if (*of, *at) == (*id, end));
             assert!(is_its, "end {end} of relay {id} is at {used:?}");
             count(relay.connection.applications[end]);
         }
@@ -97,15 +96,15 @@ fn tables_agree(r: &Registry) {
         assert!(r.family_of(region.owner).is_some(), "the owner of region {id} is unknown");
         for (slot, used) in region.slots.iter() {
             let Use::Relay(relay, end) = used else { panic!("there is no port") };
-            let place = r.relays.get(relay).map(|relay| relay.places[*end]);
+            let place = r.relays.get(relay).and_then(|relay| relay.place(*end));
             assert_eq!(place, Some(SlotKey { region: *id, slot }), "slot of relay {relay}");
         }
     }
     for (id, listener) in &r.listeners.all {
         assert_eq!(r.listeners.of_socket(listener.cookie), Some(*id));
         assert!(r.listeners.at_port(listener.local.port()).contains(id));
-        assert!(listener.single.iter().all(|grant| listener.grants.get(*grant).is_some()));
-        listener.holders.iter().filter(|h| !listener.left.contains(h)).for_each(|h| count(*h));
+        assert!(listener.grants.agrees());
+        listener.holders.present().for_each(&mut count);
     }
     applications_agree(r, &sockets);
     for (key, trust) in r.trusts.iter() {
@@ -116,17 +115,18 @@ fn tables_agree(r: &Registry) {
 fn applications_agree(r: &Registry, sockets: &HashMap<u32, u32>) {
     for (id, a) in &r.applications {
         let family = &r.families[&a.family()];
-        assert!(family.members.contains_key(id) && family.holders & 1 << a.holder != 0);
+        assert!(family.member(*id).is_some() && !family.is_free(a.holder));
         assert!(a.region.is_none_or(|region| r.regions.get(&region).is_some_and(|r| r.owner == *id)));
-        assert!(a.pairs.iter().all(|pair| r.pairs.contains_key(pair)));
+        assert!(a.pairs.iter().all(|pair| r.pairs.get(*pair).is_some()));
         assert!(a.queues.iter().all(|queue| r.listeners.all.contains_key(queue)));
         assert_eq!(a.sockets, sockets.get(id).copied().unwrap_or(0), "sockets of application {id}");
     }
     for (id, family) in &r.families {
         let held =
             r.applications.values().filter(|a| a.family() == *id).fold(0, |all, a| all | 1 << a.holder);
-        assert_eq!(family.holders, held, "holders of family {id}");
-        assert!(family.contexts.values().all(|context| r.applications.contains_key(&context.application)));
+        assert_eq!(family.holders(), held, "holders of family {id}");
+        let of_living: usize = r.applications.keys().map(|a| family.contexts_of(*a).count()).sum();
+        assert_eq!(family.contexts().count(), of_living, "contexts of family {id}");
     }
 }
 
@@ -134,12 +134,7 @@ fn applications_agree(r: &Registry, sockets: &HashMap<u32, u32>) {
 pub fn nothing_is_left(world: &World) {
     let r = &world.registry;
     assert!(r.applications.is_empty() && r.families.is_empty(), "{:?} {:?}", r.applications, r.families);
-    assert!(
-        r.regions.is_empty() && r.pairs.is_empty() && r.pair_of.is_empty(),
-        "{:?} {:?}",
-        r.regions,
-        r.pairs
-    );
+    assert!(r.regions.is_empty() && r.pairs.ids().is_empty(), "{:?} {:?}", r.regions, r.pairs);
     assert!(r.relays.is_empty(), "{:?}", r.relays);
     assert!(r.listeners.all.is_empty() && r.listeners.stopped.is_empty(), "{:?}", r.listeners);
     assert!(r.listeners.deferred.due().is_none() && r.held.due().is_none());

@@ -9,9 +9,10 @@ use base::Seed;
 use control::{KernelReason, Reply};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketType, socket};
+use rustix::net::{AddressFamily, SocketType, bind, getsockname, listen, socket, sockopt};
+use shm::half_flags::FIN;
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Most processes, listening sockets, and sockets of one process.
@@ -23,11 +24,13 @@ const LONG: Duration = Duration::from_millis(1100);
 /// The same, for closed connections' ports: twice TIME-WAIT.
 const VERY_LONG: Duration = Duration::from_secs(121);
 
-/// Where a listening socket listens, and with which backlog.
+/// Where a listening socket listens, and how.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     at: SocketAddr,
     backlog: u32,
+    /// `SO_REUSEPORT`, and the user: sockets of the same user that have it, too, may listen at the same address.
+    shared_by: Option<u32>,
 }
 
 /// Both worlds, and what connects them.
@@ -53,6 +56,16 @@ pub struct Walk {
     /// meanwhile the connection has its place in the backlog.
     is_behind: bool,
     is_loud: bool,
+}
+
+/// A kernel socket that listens, at `at` or at a new port, and its address.
+fn listening(at: Option<SocketAddr>, shares_port: bool) -> (OwnedFd, SocketAddr) {
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    sockopt::set_socket_reuseport(&socket, shares_port).unwrap();
+    bind(&socket, &at.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0)))).unwrap();
+    listen(&socket, 128).unwrap();
+    let at = SocketAddr::try_from(getsockname(&socket).unwrap()).unwrap();
+    (socket, at)
 }
 
 impl Walk {
@@ -187,15 +200,18 @@ impl Walk {
         if self.linux.listeners.len() >= LISTENERS || !self.has_room(pid) {
             return;
         }
-        let shown = TcpListener::bind("127.0.0.1:0").unwrap();
-        let at = shown.local_addr().unwrap();
+        let user = self.programs[&pid].user;
+        let shared_by = (self.seed.below(3) == 0).then_some(user);
+        let is_beside = |place: &&Place| shared_by.is_some() && place.shared_by == shared_by;
+        let beside = self.linux.listeners.keys().map(|listener| &self.places[listener]).find(is_beside);
+        let (shown, at) = listening(beside.map(|place| place.at), shared_by.is_some());
         let backlog = [self.seed.below(4) as u32, 16][usize::from(self.is_direct)];
         let seconds = [0, 0, 0, 1, 3][self.seed.below(5) as usize];
         let patience = (seconds > 0).then(|| Duration::from_secs(u64::from(seconds)));
         let id = self.linux.listen(pid, backlog as usize, patience);
         self.say(format_args!("{pid} listens by {id} at {at}, backlog {backlog}, patience {patience:?}"));
-        self.kernel.insert(id, shown.into());
-        self.places.insert(id, Place { at, backlog });
+        self.kernel.insert(id, shown);
+        self.places.insert(id, Place { at, backlog, shared_by });
         let shown = &self.kernel[&id];
         let program = self.programs.get_mut(&pid).expect("it lives");
         let reply = program.listen(&mut self.world, id, backlog, shown);
@@ -220,10 +236,10 @@ impl Walk {
         self.connected.insert(pid, place);
         let at = self.places[&place].at;
         // The kernel may have given a new socket the port of an old one.
-        let mut living = self.linux.listeners.keys().copied();
-        let to = living.find(|listener| self.places[listener].at == at).unwrap_or(place);
-        let is_shown = self.is_shown(to);
-        self.say(format_args!("{pid} connects to {to}, shown {is_shown}"));
+        let living = self.linux.listeners.keys().copied();
+        let group: Vec<SocketId> = living.filter(|listener| self.places[listener].at == at).collect();
+        let is_shown = group.iter().any(|listener| self.is_shown(*listener));
+        self.say(format_args!("{pid} connects to {group:?}, shown {is_shown}"));
         // Where no process has shown the socket that has it, the kernel keeps the connection for the process that will; or the service does.
         let (program, world) = self.program(pid);
         let answer = program.connect(world, at);
@@ -235,11 +251,31 @@ impl Walk {
                 return;
             }
         };
-        let connector = self.linux.connect(pid, to).expect("Linux refuses this connection");
         let port = (link.block().ports.load(std::sync::atomic::Ordering::Relaxed) >> 16) as u16;
+        let to = match group[..] {
+            [_, _, ..] => self.chosen(port).filter(|to| group.contains(to)),
+            _ => group.first().copied(),
+        };
+        let to = to.expect("a socket that listens there");
+        let connector = self.linux.connect(pid, to).expect("Linux refuses this connection");
         self.ports.insert(connector, port);
         self.say(format_args!("  by {connector}, port {port}"));
         self.programs.get_mut(&pid).expect("it lives").files.insert(connector, File::Stream(Some(link)));
+    }
+
+    /// The listening socket of a group that has got the connection from that port. Linux takes any of them, by a hash.
+    fn chosen(&self, port: u16) -> Option<SocketId> {
+        let listeners = &self.world.registry.listeners;
+        let deferred = listeners.deferred.all().map(|(queue, incoming)| (queue, *incoming));
+        let others = listeners.all.iter().flat_map(|(queue, listener)| {
+            let queued = listener.grants.iter().filter(|(grant, _)| listener.queue().is_queued(*grant));
+            let all = queued.map(|(_, incoming)| incoming).chain(listener.grants.without_room());
+            all.map(|incoming| (*queue, *incoming))
+        });
+        let (queue, _) = deferred.chain(others).find(|(_, (_, record))| record.peer.port() == port)?;
+        let cookie = listeners.all[&queue].cookie;
+        let is_it = |(_, socket): &(&SocketId, &OwnedFd)| sockopt::socket_cookie(socket) == Ok(cookie);
+        self.kernel.iter().find(is_it).map(|(socket, _)| *socket)
     }
 
     fn accept(&mut self, pid: Pid) {
@@ -313,10 +349,11 @@ impl Walk {
     fn shut_down(&mut self, pid: Pid) {
         let Some((stream, own, peer)) = self.usable_stream(pid, |end| end != End::Reset) else { return };
         let (program, world) = self.program(pid);
+        let has_heard = program.endpoint(stream).is_some_and(|link| link.peer_flags() & FIN != 0);
         let answer = program.shut_down(world, stream);
         self.say(format_args!("{pid} shuts {stream} down: {answer:?}"));
-        // Linux has no connection any more once both directions have ended.
-        let is_over = own.is_shut && peer.has_ended();
+        // Linux has no connection any more once both directions have ended; here that end may be on its way still (`checks::at_rest`).
+        let is_over = own.is_shut && peer.has_ended() && has_heard;
         assert_eq!(answer, if is_over { Err(Errno::NOTCONN) } else { Ok(()) });
         self.linux.shut_down(stream);
         self.world.settle();

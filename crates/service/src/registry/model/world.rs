@@ -201,7 +201,7 @@ impl World {
                 Output::Command(core, command) => self.registry.cores[core].say(command),
                 Output::Seal { region, memfd, .. } => {
                     Region::seal(memfd.as_fd()).unwrap();
-                    self.registry.pairs.get_mut(&region).into_iter().for_each(|pair| pair.sealed = true);
+                    self.registry.pairs.get_mut(region).into_iter().for_each(|pair| pair.note_sealed());
                 }
                 Output::Detach(id, why) => panic!("the honest process {id} is detached: {why}"),
             }
