@@ -5,13 +5,13 @@
 //! | signal | here |
 //! |---|---|
 //! | `Ack.bytes_acked`, `packets_acked` | all that was acknowledged, in whatever order: QUIC has no cumulative acknowledgement |
+//! | `Ack.bytes_misordered`, `packets_misordered` | 0: what is acknowledged out of order is in `bytes_acked` at once, and not counted again later |
 //! | `Ack.lost_pkts_sample` | lost bytes by the size of a packet, rounded up; a mark (CE) counts as one, as RFC 9002, section 7.1, asks for the same answer |
 //! | `Flow.rtt_sample_us` | of the newest packet of an acknowledgement, with the peer's delay in it |
 //! | `Flow.rate_incoming`, `rate_outgoing` | by the send times that quinn gives, as Linux samples them |
 //! | `Flow.bytes_in_flight`, `packets_in_flight` | bytes as quinn says them, and these by the size of a packet |
 //! | `Flow.was_timeout` | persistent congestion (RFC 9002, section 7.6). quinn does not tell of its probe timeouts |
 //! | `Ack.ecn_bytes`, `ecn_packets` | **not given**: quinn says that marks came, not how many |
-//! | `Ack.bytes_misordered`, `packets_misordered` | **not given**: no order of packets is told |
 //! | `Flow.bytes_pending` | **not given**: only whether the application is the limit |
 //!
 //! A program that reads a signal that is not given is refused with its name. `Cwnd` is enforced. For `Rate` quinn has no means: it paces a
@@ -31,13 +31,7 @@ use quinn_proto::congestion::{Controller, ControllerFactory};
 use controller::ProgramController;
 
 /// Signals that quinn does not give.
-const MISSING: [Primitive; 5] = [
-    Primitive::EcnBytes,
-    Primitive::EcnPackets,
-    Primitive::BytesMisordered,
-    Primitive::PacketsMisordered,
-    Primitive::BytesPending,
-];
+const MISSING: [Primitive; 3] = [Primitive::EcnBytes, Primitive::EcnPackets, Primitive::BytesPending];
 
 /// A program that needs a signal that quinn cannot give.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,6 +59,7 @@ pub trait Handler: Send + Sync {
 pub struct ProgramFactory {
     program: Arc<Program>,
     handler: Option<Arc<dyn Handler>>,
+    first: Changes,
     cwnd_max: u64,
     next: std::sync::atomic::AtomicU64,
 }
@@ -86,7 +81,14 @@ impl ProgramFactory {
             return Err(MissingSignal { name: signal.name() });
         }
         let next = std::sync::atomic::AtomicU64::new(1);
-        Ok(Self { program: Arc::new(program), handler: None, cwnd_max, next })
+        Ok(Self { program: Arc::new(program), handler: None, first: Changes::default(), cwnd_max, next })
+    }
+
+    /// Sets these for each connection before its program runs: what an agent sends with its choice of a program.
+    #[must_use]
+    pub fn with_first(mut self, first: Changes) -> Self {
+        self.first = first;
+        self
     }
 
     /// Has each report answered by `handler`. Without one, programs decide alone.
@@ -103,6 +105,8 @@ impl ControllerFactory for ProgramFactory {
         let mss = u32::from(current_mtu);
         let bounds = Bounds::of(mss, self.cwnd_max, u64::MAX);
         let (program, handler) = (Arc::clone(&self.program), self.handler.clone());
-        Box::new(ProgramController::new(connection, program, handler, bounds, mss, now))
+        let mut controller = ProgramController::new(connection, program, handler, bounds, mss, now);
+        controller.change(&self.first);
+        Box::new(controller)
     }
 }

@@ -45,6 +45,13 @@ fn defaults_are_filled_in_and_shown() {
 }
 
 #[test]
+fn what_never_happens_is_no_property() {
+    let link: LinkConfig = "delay=5ms,reorder=0%/2ms,duplicate=0%".parse().expect("a link");
+    assert_eq!(link, LinkConfig::delayed(Duration::from_ms(5)));
+    assert_eq!(link.to_string().parse(), Ok(link));
+}
+
+#[test]
 fn traces_come_from_the_loader() {
     let load = |name: &str| {
         if name == "lte" { Ok("1\n2\n".to_owned()) } else { Err("there is no such file".to_owned()) }
