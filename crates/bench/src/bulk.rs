@@ -2,7 +2,7 @@
 //! either end, compared with two kernels over the same kind of link.
 
 pub mod carrier;
-mod fairness;
+pub mod fairness;
 pub mod sink;
 pub mod source;
 pub mod transfer;

@@ -2,7 +2,7 @@
 //! paper's, and the laws that are built in as their peers. No time is measured but the simulator's own: the numbers are the same on every machine.
 //! `towpath cc try` draws what is counted here; a note says how.
 
-mod curves;
+pub mod curves;
 
 use crate::bars::{self, Bar, Limit, Measure};
 use crate::parallel::in_parallel;

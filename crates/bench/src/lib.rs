@@ -8,6 +8,7 @@ mod affinity;
 mod bars;
 mod bulk;
 mod ccp_figures;
+mod ccp_kernel;
 mod ccp_virtual;
 mod channels;
 mod client;
@@ -195,6 +196,11 @@ const BENCHES: &[Bench] = &[
         name: "ccp-virtual",
         about: "figures 3, 5 and 7 to 11 of the CCP paper in the simulator: programs and agents beside the built-in laws",
         run: ccp_virtual::run,
+    },
+    Bench {
+        name: "ccp-kernel",
+        about: "figure 13 of the TAS paper with kernel senders, figure 8 of the CCP paper: the same programs on the kernel and on Towpath",
+        run: ccp_kernel::run,
     },
     Bench {
         name: "cores",

@@ -3,7 +3,7 @@
 
 mod arguments;
 mod counted;
-mod emulated;
+pub mod emulated;
 mod point;
 mod record;
 mod stage;

@@ -1,6 +1,7 @@
 //! What peer processes do: each role by its name, with its main function.
 
 use crate::ccp_figures::agent;
+use crate::ccp_kernel;
 use crate::exchange::on_ring;
 use crate::ring_idle::holder;
 use crate::spikes::handover;
@@ -19,6 +20,7 @@ const ROLES: &[(&str, Role)] = &[
     (forwarder::ROLE, forwarder::main),
     (reflector::ROLE, reflector::main),
     (agent::ROLE, agent::main),
+    (ccp_kernel::agent::ROLE, ccp_kernel::agent::main),
     (bulk::source::ROLE, bulk::source::main),
     (bulk::sink::ROLE, bulk::sink::main),
     (bulk::carrier::SINK, bulk::carrier::sink),

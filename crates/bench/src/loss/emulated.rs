@@ -32,6 +32,8 @@ pub struct Done {
     pub reordered: u64,
     /// Segments dropped because the queue was full.
     pub queue_full: u64,
+    /// Segments marked as having met congestion.
+    pub marked: u64,
     /// Frames that the emulator could not deliver, in both directions.
     pub failed: u64,
 }
@@ -97,6 +99,7 @@ impl Done {
             lost: of("forward", "lost")?,
             reordered: of("forward", "reordered")?,
             queue_full: of("forward", "queue_full")?,
+            marked: of("forward", "marked")?,
             failed: of("forward", "failed")? + of("backward", "failed")?,
         })
     }
@@ -109,10 +112,12 @@ mod tests {
     #[test]
     fn both_directions_can_fail_and_only_data_counts_otherwise() {
         let way = |lost, failed| {
-            format!(r#"{{"offered":100,"lost":{lost},"reordered":2,"queue_full":3,"failed":{failed}}}"#)
+            format!(
+                r#"{{"offered":100,"lost":{lost},"reordered":2,"queue_full":3,"marked":4,"failed":{failed}}}"#
+            )
         };
         let line = format!(r#"{{"seconds":1.0,"forward":{},"backward":{}}}"#, way(1, 4), way(9, 5));
-        let done = Done { offered: 100, lost: 1, reordered: 2, queue_full: 3, failed: 9 };
+        let done = Done { offered: 100, lost: 1, reordered: 2, queue_full: 3, marked: 4, failed: 9 };
         assert_eq!(Done::parse(&line).unwrap(), done);
         assert!(Done::parse("").is_err());
         assert!(Done::parse(r#"{"forward":{}}"#).is_err());

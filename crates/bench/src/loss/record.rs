@@ -36,7 +36,7 @@ pub struct Outcome {
 impl Outcome {
     /// Sets the link's counters.
     pub fn with_link(self, done: Done) -> Self {
-        let Done { offered, lost, reordered, queue_full, failed } = done;
+        let Done { offered, lost, reordered, queue_full, failed, marked: _ } = done;
         Self { offered, lost, reordered, queue_full, failed, ..self }
     }
 

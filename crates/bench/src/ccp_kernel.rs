@@ -1,0 +1,168 @@
+//! The measurement `ccp-kernel`: figure 13 of the TAS paper with the kernel's TCP as sender, which runs our DCTCP by BPF, and figure 8 of the CCP paper:
+//! the same algorithms on the kernel and on Towpath. In real time, over `towpath link`, with one receiver for all: a service that echoes marks exactly.
+//! Where the kernel cannot run programs, Towpath is measured alone, and a note says what is missing.
+
+pub mod agent;
+mod kernel;
+mod stage;
+
+use crate::bars::{self, Bar, Limit, Measure};
+use crate::samples::Samples;
+use crate::tap::namespace;
+use crate::{Options, Report};
+use stage::{Course, Order, Stage, System};
+
+/// Flows of figure 13. [`crate::bulk::sink::TOLD_MAX`] flows are told of one by one: fairness is theirs.
+const FLOWS: [u16; 3] = [52, 200, 500];
+const FLOWS_QUICK: [u16; 1] = [52];
+/// Figure 13's link of 10 Gbit/s and 100 us, twenty times slower: the same packets in flight, in the queue and at the mark.
+const INCAST: [&str; 2] = ["rate=500mbit,delay=1ms,queue=1000p,ecn=65p", "delay=1ms"];
+/// Measured time of figure 13 at least: three windows of 100 ms, twenty times slower.
+const INCAST_SECONDS: f64 = 6.0;
+/// Measured time of figure 8 at least.
+const SAME_SECONDS: f64 = 15.0;
+/// Figure 8: the algorithm, its link, rate of the link in Mbit/s.
+const SAME: [(&str, [&str; 2], f64); 2] = [
+    ("cubic", ["rate=24mbit,delay=10ms,queue=40p", "delay=10ms"], 24.0),
+    ("copa", ["rate=12mbit,delay=12500us,queue=100p", "delay=12500us"], 12.0),
+];
+
+/// The paper's tail is 2.8 times below the median; rates and back-off as in the simulator.
+const BARS: &[(System, Bar)] = &[
+    (System::Towpath, at_least("tas13/", "p1 of median", 0.36)),
+    (System::Towpath, at_least("ccp8/cubic", "of the link", 0.9)),
+    (System::Kernel, at_least("ccp8/cubic", "of the link", 0.9)),
+    (System::Kernel, at_least("ccp8/copa", "goodput", 8.2)),
+    (System::Towpath, at_least("ccp8/copa", "goodput", 8.2)),
+];
+
+const fn at_least(cases: &'static str, metric: &'static str, least: f64) -> Bar {
+    Bar { cases, metric, measure: Measure::Alone, limit: Limit::Least(least) }
+}
+
+/// Runs the measurement `ccp-kernel`.
+///
+/// # Errors
+/// When the user is not root, or a service does not start.
+pub fn run(options: &Options) -> anyhow::Result<Report> {
+    namespace::need_root()?;
+    let mut report = Report::new("ccp-kernel");
+    let mut samples = Samples::default();
+    let kernel = ccp_linux::support();
+    if let Err(why) = &kernel {
+        report.note(format!("not measured with the kernel as sender: {why}"));
+    }
+    let systems: &[System] = if kernel.is_ok() { &System::ALL } else { &[System::Towpath] };
+    let mut stage = Stage::new(options)?;
+    for _ in 0..options.runs() {
+        incast(&mut stage, systems, options, &mut samples, &mut report)?;
+        same_program(&mut stage, systems, options, &mut samples, &mut report)?;
+    }
+    stage.stop();
+    report.rows = samples.rows();
+    report.ratios = samples.ratios(System::Kernel.name(), &[System::Towpath.name(), System::Plain.name()]);
+    for (system, bar) in BARS.iter().filter(|(system, _)| systems.contains(system)) {
+        bars::judge(&mut report, system.name(), std::slice::from_ref(bar));
+    }
+    notes(&mut report);
+    Ok(report)
+}
+
+/// Figure 13 of the TAS paper: many flows into one receiver.
+fn incast(
+    stage: &mut Stage,
+    systems: &[System],
+    options: &Options,
+    samples: &mut Samples,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let flows: &[u16] = if options.quick { &FLOWS_QUICK } else { &FLOWS };
+    let seconds = options.seconds().max(INCAST_SECONDS);
+    for flows in flows {
+        let case = format!("tas13/flows{flows}");
+        for system in systems {
+            let order = Order { program: "dctcp", flows: *flows, link: INCAST, warm_up: 4.0, seconds };
+            match stage.run(*system, &order) {
+                Ok(course) => {
+                    let name = system.name();
+                    samples.add(&case, name, "p1 of median", "", course.fairness.p1_of_median);
+                    samples.add(&case, name, "jain", "", course.fairness.jain);
+                    samples.add(&case, name, "goodput", "Mbit/s", course.goodput);
+                    samples.add(&case, name, "marked", "of the packets", course.marked);
+                    samples.add(&case, name, "dropped", "packets", course.dropped);
+                }
+                Err(error) => report.failures.push(format!("{case}, {}: {error:#}", system.name())),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Figure 8 of the CCP paper: one flow, the same program and agent on each datapath.
+fn same_program(
+    stage: &mut Stage,
+    systems: &[System],
+    options: &Options,
+    samples: &mut Samples,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let seconds = options.seconds().max(SAME_SECONDS);
+    for (program, link, mbit) in SAME {
+        let case = format!("ccp8/{program}");
+        for system in systems {
+            let order = Order { program, flows: 1, link, warm_up: 3.0, seconds };
+            match stage.run(*system, &order) {
+                Ok(course) => add(samples, &case, *system, &course, mbit),
+                Err(error) => report.failures.push(format!("{case}, {}: {error:#}", system.name())),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn add(samples: &mut Samples, case: &str, system: System, course: &Course, mbit: f64) {
+    let mut add =
+        |metric: &str, unit: &str, value: f64| samples.add(case, system.name(), metric, unit, value);
+    add("goodput", "Mbit/s", course.goodput);
+    add("of the link", "", course.goodput / mbit);
+    // The window of a flow of the kernel without a program is told by no one.
+    if let Some(window) = course.window_mean() {
+        add("window", "segments", window);
+        add("back-off", "", course.back_off().unwrap_or(f64::NAN));
+        add("round trip", "ms", course.rtt_mean_ms());
+    }
+}
+
+fn notes(report: &mut Report) {
+    report.note(format!(
+        "tas13: {} there, {} back: figure 13's link, twenty times slower; `{}`: DCTCP's program of crate ccp-algorithms, `{}`: the kernel's Cubic, \
+         `{}`: DCTCP on rates; the receiver is one service for all, which echoes marks exactly",
+        INCAST[0],
+        INCAST[1],
+        System::Kernel.name(),
+        System::Plain.name(),
+        System::Towpath.name()
+    ));
+    report.note(
+        "ccp8: the same program and the same agent on both; windows and round trips as each datapath tells of them, every 20 ms; the back-off \
+         is the median of what is left of a window at a fall by more than a tenth",
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bar_has_a_case_and_every_link_a_meaning() {
+        let cases = ["tas13/flows52", "ccp8/cubic", "ccp8/copa"];
+        for (_, bar) in BARS {
+            assert!(cases.iter().any(|case| case.starts_with(bar.cases)), "{}", bar.cases);
+        }
+        for link in SAME.iter().map(|(_, link, _)| link).chain([&INCAST]).flatten() {
+            link.parse::<link::LinkConfig>().unwrap_or_else(|why| panic!("{link}: {why}"));
+        }
+        let rate = |text: &str| text.parse::<link::LinkConfig>().expect("a link").rate_bits_per_second;
+        assert!(SAME.iter().all(|(_, link, mbit)| rate(link[0]) == Some((mbit * 1e6) as u64)));
+    }
+}
