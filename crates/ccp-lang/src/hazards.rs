@@ -1,5 +1,5 @@
-//! What can stop a run: operations that may overflow, go below zero, or divide by zero, found by the ranges of values. It may name an operation
-//! that never fails; it names each that can, as long as values keep to the assumptions below.
+//! What can stop a run: operations that may overflow, go below zero, or divide by zero, found by the ranges of values and by what conditions
+//! say of their order. It may name an operation that never fails; it names each that can, as long as values keep to the assumptions below.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -7,12 +7,13 @@ use std::fmt;
 use ccp_vm::{Implicit, Instruction, Opcode, Primitive, Register, Scope};
 
 use crate::compile::Compiled;
+use crate::facts::{Facts, Key, key};
 
 /// Counts, bytes of one run, round-trip times, and variables that only the agent sets stay below this.
 const WORD: u64 = u32::MAX as u64;
 /// Times, rates, windows, and variables that the program lets grow stay below this.
 const WIDE: u64 = 1 << 44;
-/// Passes after which a variable that still grows is taken for one that grows without bound.
+/// Passes after which a variable that still grows or falls is taken for one without bound.
 const PASSES: usize = 4;
 
 /// An operation that can stop a run. Window and rate stay then, and no report goes.
@@ -72,27 +73,13 @@ impl Range {
 /// The state of one analysis.
 struct Analysis<'p> {
     compiled: &'p Compiled,
-    ranges: BTreeMap<(u8, u32), Range>,
-    /// The result of a `min` or `max`, by its register: its operands cannot be below, or above it.
-    least_of: BTreeMap<(u8, u32), [Register; 2]>,
-    greatest_of: BTreeMap<(u8, u32), [Register; 2]>,
-    /// Pairs of registers of which the present condition says that the first is the greater one.
-    ordered: Vec<[Register; 2]>,
+    ranges: BTreeMap<Key, Range>,
+    facts: Facts,
     found: BTreeSet<Hazard>,
     /// What variables begin with, and what the present pass has written to each.
-    initial: BTreeMap<(u8, u32), Range>,
-    writes: BTreeMap<(u8, u32), Range>,
+    initial: BTreeMap<Key, Range>,
+    writes: BTreeMap<Key, Range>,
     line: usize,
-}
-
-/// Variables of one name have one key, volatile or not.
-fn key(register: Register) -> (u8, u32) {
-    let scope = match register.scope {
-        Scope::VolatileControl => Scope::Control,
-        Scope::VolatileReport => Scope::Report,
-        other => other,
-    };
-    (scope as u8, register.index)
 }
 
 /// All operations of a program that can stop a run, in the order of their lines.
@@ -100,13 +87,11 @@ fn key(register: Register) -> (u8, u32) {
 pub fn hazards(compiled: &Compiled) -> Vec<Hazard> {
     let (definitions, steps): (Vec<&Instruction>, Vec<&Instruction>) =
         compiled.instructions().iter().partition(|step| step.op == Opcode::Def);
-    let written: BTreeSet<(u8, u32)> = steps.into_iter().map(|step| key(step.result)).collect();
+    let written: BTreeSet<Key> = steps.into_iter().map(|step| key(step.result)).collect();
     let mut analysis = Analysis {
         compiled,
         ranges: BTreeMap::new(),
-        least_of: BTreeMap::new(),
-        greatest_of: BTreeMap::new(),
-        ordered: Vec::new(),
+        facts: Facts::default(),
         found: BTreeSet::new(),
         initial: BTreeMap::new(),
         writes: BTreeMap::new(),
@@ -122,14 +107,8 @@ pub fn hazards(compiled: &Compiled) -> Vec<Hazard> {
     for _ in 0..PASSES {
         analysis.pass();
     }
-    let before = analysis.ranges.clone();
-    analysis.pass();
-    for (register, range) in &mut analysis.ranges {
-        let is_growing = before.get(register).is_none_or(|old| old.most < range.most);
-        range.most = if is_growing { WIDE } else { range.most.min(WIDE) };
-    }
-    // Of a variable that seems to grow, one more pass shows what bounds it.
-    analysis.pass();
+    while analysis.widen() {}
+    // What seems to grow may yet be bounded by what is written to it: the last pass of `widen` has shown that.
     analysis.narrow();
     analysis.found.clear();
     analysis.pass();
@@ -137,6 +116,24 @@ pub fn hazards(compiled: &Compiled) -> Vec<Hazard> {
 }
 
 impl Analysis<'_> {
+    /// One pass, after which variables that still grow or fall have no bounds. False if there were none: no value lies outside its range.
+    fn widen(&mut self) -> bool {
+        let before = self.ranges.clone();
+        self.pass();
+        let mut is_wider = false;
+        for (register, range) in &mut self.ranges {
+            range.most = range.most.min(WIDE);
+            let old = before.get(register).copied().unwrap_or(Range::just(0));
+            if register.0 == Scope::Temp as u8 || (old.most >= range.most && old.least <= range.least) {
+                continue;
+            }
+            is_wider = true;
+            range.most = if old.most < range.most { WIDE } else { range.most };
+            range.least = if old.least > range.least { 0 } else { range.least };
+        }
+        is_wider
+    }
+
     /// Takes what was written in the last pass for all that variables hold, beside what they begin with.
     fn narrow(&mut self) {
         for (register, written) in &self.writes {
@@ -152,15 +149,34 @@ impl Analysis<'_> {
         self.writes.clear();
         for (event, line) in compiled.events().iter().zip(compiled.event_lines()) {
             self.line = *line;
-            self.ordered.clear();
-            for (start, count) in [(event.flag_start, event.flag_count), (event.body_start, event.body_count)]
-            {
-                let half = start as usize..(start + count) as usize;
-                for step in &compiled.instructions()[half] {
-                    self.step(step);
-                }
+            self.facts.begin_event();
+            self.half(event.flag_start, event.flag_count);
+            self.facts.begin_body();
+            self.half(event.body_start, event.body_count);
+        }
+    }
+
+    /// The condition or the body of an event.
+    fn half(&mut self, start: u32, count: u32) {
+        for step in &self.compiled.instructions()[start as usize..(start + count) as usize] {
+            self.step(step);
+        }
+    }
+
+    /// The range of `register`, an operand of `step`, as far as the facts there narrow it.
+    fn operand(&self, register: Register, step: &Instruction) -> Range {
+        let mut range = self.range(register);
+        for fact in self.facts.at(step) {
+            let more = u64::from(fact.is_strict);
+            if key(fact.greater) == key(register) {
+                range.least = range.least.max(self.range(fact.lesser).least.saturating_add(more));
+            }
+            if key(fact.lesser) == key(register) {
+                range.most = range.most.min(self.range(fact.greater).most.saturating_sub(more));
             }
         }
+        // No value is left where a condition is never true.
+        Range { least: range.least, most: range.most.max(range.least) }
     }
 
     fn range(&self, register: Register) -> Range {
@@ -175,7 +191,7 @@ impl Analysis<'_> {
     }
 
     fn step(&mut self, step: &Instruction) {
-        let (left, right) = (self.range(step.left), self.range(step.right));
+        let (left, right) = (self.operand(step.left, step), self.operand(step.right, step));
         let range = match step.op {
             Opcode::Bind | Opcode::Def => right,
             Opcode::Add => self.sum(step, left, right, u64::checked_add),
@@ -187,14 +203,7 @@ impl Analysis<'_> {
                 }
                 Range { least: left.least / right.most.max(1), most: left.most / right.least.max(1) }
             }
-            Opcode::Equiv | Opcode::Gt | Opcode::Lt => {
-                let ordered =
-                    if step.op == Opcode::Lt { [step.right, step.left] } else { [step.left, step.right] };
-                if step.op != Opcode::Equiv {
-                    self.ordered.push(ordered);
-                }
-                Range::up_to(1)
-            }
+            Opcode::Equiv | Opcode::Gt | Opcode::Lt => Range::up_to(1),
             Opcode::Max => Range { least: left.least.max(right.least), most: left.most.max(right.most) },
             Opcode::Min => Range { least: left.least.min(right.least), most: left.most.min(right.most) },
             Opcode::MaxWrap => Range::up_to(WORD),
@@ -202,13 +211,7 @@ impl Analysis<'_> {
             Opcode::If | Opcode::NotIf | Opcode::Ewma => right.joined(self.range(step.result)),
         };
         let to = key(step.result);
-        self.least_of.remove(&to);
-        self.greatest_of.remove(&to);
-        match step.op {
-            Opcode::Min => drop(self.least_of.insert(to, [step.left, step.right])),
-            Opcode::Max => drop(self.greatest_of.insert(to, [step.left, step.right])),
-            _ => {}
-        }
+        self.facts.step(step);
         let before = self.writes.get(&to).copied().unwrap_or(range);
         self.writes.insert(to, before.joined(range));
         // A temporary has only this value; a variable may keep an old one, since the event may not run.
@@ -232,12 +235,7 @@ impl Analysis<'_> {
     }
 
     fn difference(&mut self, step: &Instruction, left: Range, right: Range) -> Range {
-        let is_operand =
-            |of: Option<&[Register; 2]>, register| of.is_some_and(|pair| pair.contains(&register));
-        let is_ordered = self.ordered.contains(&[step.left, step.right])
-            || is_operand(self.least_of.get(&key(step.right)), step.left)
-            || is_operand(self.greatest_of.get(&key(step.left)), step.right);
-        if !is_ordered && left.least < right.most {
+        if !self.facts.is_ordered(step.left, step.right) && left.least < right.most {
             self.note(step, HazardKind::BelowZero);
         }
         let least = left.least.saturating_sub(right.most);

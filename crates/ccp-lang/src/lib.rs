@@ -31,6 +31,7 @@
 mod compile;
 mod events;
 mod expression;
+mod facts;
 mod hazards;
 mod lexer;
 mod mistake;

@@ -36,8 +36,85 @@ fn what_cannot_fail_is_not() {
     ] {
         assert_eq!(body(good), [], "{good}");
     }
-    let guarded = "(def (a 0) (b 5))\n(when (> Cwnd b) (:= a (- Cwnd b)))";
-    assert_eq!(found(guarded), []);
+}
+
+/// The hazards of `statements` where `condition` holds.
+fn under(condition: &str, statements: &str) -> usize {
+    found(&format!("(def (a 0) (b 5) (c true))\n(when {condition} {statements})")).len()
+}
+
+#[test]
+fn a_condition_says_which_of_two_is_greater() {
+    let difference = "(:= a (- Cwnd b))";
+    for holds in [
+        "(> Cwnd b)",
+        "(>= Cwnd b)",
+        "(< b Cwnd)",
+        "(<= b Cwnd)",
+        "(== b Cwnd)",
+        "(not (< Cwnd b))",
+        "(not (not (> Cwnd b)))",
+        "(&& c (>= Cwnd b))",
+        "(&& (>= Cwnd b) (> a 3))",
+        "(not (|| c (< Cwnd b)))",
+    ] {
+        assert_eq!(under(holds, difference), 0, "{holds}");
+    }
+    for does_not in [
+        "(> b Cwnd)",
+        "(<= Cwnd b)",
+        "(!= b Cwnd)",
+        "(not (> Cwnd b))",
+        "(|| c (> Cwnd b))",
+        "(not (&& c (< Cwnd b)))",
+        "c",
+    ] {
+        assert_eq!(under(does_not, difference), 1, "{does_not}");
+    }
+}
+
+#[test]
+fn a_condition_bounds_a_divisor() {
+    assert_eq!(under("(> Rate 0)", "(:= a (/ Cwnd Rate))"), 0);
+    assert_eq!(under("(!= Rate 0)", "(:= a (/ Cwnd Rate))"), 0);
+    assert_eq!(under("(>= Rate 0)", "(:= a (/ Cwnd Rate))"), 1);
+    let taken = "(def (rtt 100))\n(when true (:= rtt (if (> Flow.rtt_sample_us 0) Flow.rtt_sample_us)) (:= Rate (/ Cwnd rtt)))";
+    assert_eq!(found(taken), []);
+    let other = taken.replace("(if (>", "(!if (>");
+    assert_eq!(found(&other).len(), 1);
+}
+
+#[test]
+fn what_a_condition_says_ends_with_the_next_write() {
+    assert_eq!(under("(>= Cwnd b)", "(:= b (+ b 1)) (:= a (- Cwnd b))"), 1);
+    assert_eq!(under("(>= Cwnd b)", "(:= Cwnd (/ Cwnd 2)) (:= a (- Cwnd b))"), 1);
+    assert_eq!(under("(>= Cwnd b)", "(:= a (- Cwnd b)) (:= Cwnd (+ Cwnd 1))"), 0);
+    assert_eq!(under("true", "(:= a (min Cwnd b)) (:= Cwnd 1) (:= b (- Cwnd a))"), 1);
+    assert_eq!(under("true", "(:= a (min a b)) (:= b (- b a))"), 0);
+    let later = "(def (a 0) (b 5))\n(when (> Cwnd b) (fallthrough))\n(when true (:= a (- Cwnd b)))";
+    assert_eq!(found(later).len(), 1, "the first event may be false");
+}
+
+#[test]
+fn a_when_inside_another_knows_both_conditions() {
+    let difference = "(:= a (- Cwnd b))";
+    assert_eq!(under("true", &format!("(when (>= Cwnd b) {difference})")), 0);
+    assert_eq!(under("(>= Cwnd b)", &format!("(when c {difference}) (:= a (- Cwnd b))")), 0);
+    assert_eq!(under("true", &format!("(when (>= Cwnd b) (:= c false)) {difference}")), 1);
+    assert_eq!(under("(>= Cwnd b)", &format!("(when c (:= Cwnd 1)) {difference}")), 1);
+}
+
+#[test]
+fn a_variable_that_falls_reaches_zero() {
+    let text =
+        "(def (a 1000000))\n(when (> a 0) (:= a (- a 1)) (fallthrough))\n(when true (:= Cwnd (/ Cwnd a)))";
+    assert_eq!(found(text), [(3, HazardKind::DivisionByZero, "`(/ Cwnd a)`".to_owned())]);
+}
+
+#[test]
+fn what_grows_by_another_that_grows_counts_as_wide() {
+    let text = "(def (a 0) (b 0) (d 0))\n(when true (:= d (* b b)) (:= b a) (:= a (+ a Ack.bytes_acked)))";
+    assert_eq!(found(text), [(2, HazardKind::Overflow, "`(* b b)`".to_owned())]);
 }
 
 #[test]

@@ -139,3 +139,32 @@ fn as_json(file: &Path, outcome: &Result<Compiled, Vec<Mistake>>) -> Value {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The operations of `text` that can stop a run.
+    fn faults(text: &str) -> Vec<String> {
+        hazards(&compile(text).expect("no mistakes")).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn the_projects_own_programs_can_only_overflow_where_it_is_known() {
+        for text in [
+            include_str!("../../ccp-algorithms/src/programs/dctcp.ccp"),
+            include_str!("../../ccp-algorithms/src/programs/measure.ccp"),
+            include_str!("../../ccp-algorithms/src/programs/pulse.ccp"),
+            include_str!("../../ccp-algorithms/src/programs/reno.ccp"),
+            include_str!("../../ccp-algorithms/src/programs/round.ccp"),
+            include_str!("../../ccp-algorithms/src/programs/sums.ccp"),
+        ] {
+            assert_eq!(faults(text), Vec::<String>::new(), "{text}");
+        }
+        // Cubes of milliseconds, and windows near 2^44 bytes: the bounds of window and time that a flow has keep them below 2^64.
+        let cubic = faults(include_str!("../../ccp-algorithms/src/programs/cubic.ccp"));
+        assert!(!cubic.is_empty() && cubic.iter().all(|fault| fault.ends_with("can overflow")), "{cubic:?}");
+        let fallback = faults(include_str!("../../ccp-agent/src/fallback.ccp"));
+        assert_eq!(fallback, ["the `when` at line 35: `(* Cwnd 2000000)` can overflow"]);
+    }
+}

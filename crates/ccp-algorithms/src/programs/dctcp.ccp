@@ -30,7 +30,7 @@
     (:= cut (if (== Report.marked 0) 0))
     (:= more mss)
     (:= more (if (|| (> Report.marked 0) (< Cwnd ssthresh)) 0))
-    (:= Cwnd (max (* 2 mss) (+ more (- Cwnd cut))))
+    (:= Cwnd (max (* 2 mss) (+ more (- Cwnd (min cut Cwnd)))))
     (:= ssthresh (if (> Report.marked 0) Cwnd))
     (:= Report.cwnd Cwnd)
     (reset)

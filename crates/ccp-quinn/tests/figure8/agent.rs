@@ -38,10 +38,12 @@ impl Served {
             said.iter().flat_map(|datagram| messages(datagram)).map(|message| message.expect("well-formed"))
         };
         let chosen = all().find_map(|message| match message {
-            Message::Change { flow: FLOW, program, fields } => Some((program, changes(fields))),
+            Message::Change { flow: FLOW, program, fields } => Some((program, fields)),
             _ => None,
         });
-        let (number, first) = chosen.expect("the agent chooses a program");
+        let (number, fields) = chosen.expect("the agent chooses a program");
+        let mut first = Changes::default();
+        set(&mut first, fields);
         let program = all().find_map(|message| match message {
             Message::Install { program, events, instructions } if program == number => {
                 let (instructions, events): (Vec<_>, Vec<_>) =
@@ -65,21 +67,16 @@ impl Handler for Served {
         assert_eq!(connection, u64::from(FLOW));
         let now = Instant::from_ns(self.now_us.load(Ordering::Relaxed) * 1000);
         let measure = Message::Measure { flow: FLOW, program: self.number, values: List::of(values) };
-        let mut merged = Changes::default();
+        let mut changes = Changes::default();
         for datagram in answers(&mut self.agent.lock().expect("no panic"), now, &measure) {
             for message in messages(&datagram) {
                 let Ok(Message::Update { flow: FLOW, fields }) = message else {
                     panic!("quinn's flows keep their program: {message:?}")
                 };
-                let next = changes(fields);
-                merged.cwnd = next.cwnd.or(merged.cwnd);
-                merged.rate = next.rate.or(merged.rate);
-                for (kept, next) in merged.controls.iter_mut().zip(next.controls) {
-                    *kept = next.or(*kept);
-                }
+                set(&mut changes, fields);
             }
         }
-        merged
+        changes
     }
 }
 
@@ -91,14 +88,14 @@ fn answers(agent: &mut Agent, now: Instant, message: &Message<'_>) -> Vec<Vec<u8
     std::iter::from_fn(|| agent.poll_outgoing()).map(|outgoing| outgoing.bytes).collect()
 }
 
-fn changes(fields: Fields<'_>) -> Changes {
-    let mut changes = Changes::default();
+/// Writes what an agent sets over what it has set before.
+fn set(changes: &mut Changes, fields: Fields<'_>) {
     for update in fields.iter() {
-        match Field::of(update.register).expect("agents set only these") {
-            Field::Control(index) => changes.controls[usize::from(index)] = Some(update.value),
-            Field::Cwnd => changes.cwnd = Some(update.value),
-            Field::Rate => changes.rate = Some(update.value),
-        }
+        let kept = match Field::of(update.register).expect("agents set only these") {
+            Field::Control(index) => &mut changes.controls[usize::from(index)],
+            Field::Cwnd => &mut changes.cwnd,
+            Field::Rate => &mut changes.rate,
+        };
+        *kept = Some(update.value);
     }
-    changes
 }
