@@ -30,7 +30,7 @@ const SWEEP_BEATS: u64 = 8;
 /// What a bridge is set up with.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// The name of the algorithm in the kernel, 1 to 15 bytes.
+    /// The name of the algorithm in the kernel: 1 to 15 letters, digits, `_` and `.`.
     pub name: String,
     /// Which flows of the host are moved; none: only those that choose the name by `TCP_CONGESTION`.
     pub rules: Vec<Rule>,

@@ -25,7 +25,7 @@ const ONLY: [u8; 4] = [0; 4];
 pub enum KernelError {
     /// Another algorithm has this name: one of this project's that is up, or a foreign one.
     NameTaken(String),
-    /// A name that the kernel has no room for: 1 to 15 bytes, without zeros.
+    /// A name that the kernel does not take: 1 to 15 letters, digits, `_` and `.`.
     BadName(String),
     /// The kernel, or the library that loads programs, refused a step.
     Refused {
@@ -47,7 +47,9 @@ impl fmt::Display for KernelError {
                     "the kernel has a congestion control `{name}` already: `towpath cc kernel status`, or --name"
                 )
             }
-            Self::BadName(name) => write!(to, "`{name}` is no name for the kernel: 1 to 15 bytes"),
+            Self::BadName(name) => {
+                write!(to, "`{name}` is no name for the kernel: 1 to 15 letters, digits, `_` and `.`")
+            }
             Self::Refused { step, why } => write!(to, "{step}: {why}"),
             Self::Missing(part) => write!(to, "the object has no {part}"),
         }
@@ -189,9 +191,15 @@ impl Kernel {
     }
 }
 
+/// True of what the kernel takes as the name of an algorithm.
+fn is_name(name: &str) -> bool {
+    let is_taken = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.');
+    (1..NAME_LEN).contains(&name.len()) && name.bytes().all(is_taken)
+}
+
 /// Opens the object, names the algorithm, and loads all programs.
 fn open(name: &str) -> Result<Object, KernelError> {
-    if name.is_empty() || name.len() >= NAME_LEN || name.bytes().any(|byte| !byte.is_ascii_graphic()) {
+    if !is_name(name) {
         return Err(KernelError::BadName(name.to_owned()));
     }
     let mut builder = ObjectBuilder::default();
@@ -226,4 +234,15 @@ fn listen(events: &MapHandle, heard: Rc<RefCell<Vec<Event>>>) -> Result<RingBuff
     };
     builder.add(events, keep).at("cannot add the ring buffer")?;
     builder.build().at("cannot map the ring buffer")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_name;
+
+    #[test]
+    fn names_are_those_that_the_kernel_takes() {
+        assert!(["towpath_ccp", "a", "v1.2", "fifteen_letters"].into_iter().all(is_name));
+        assert!(!["", "tp-bench", "two words", "sixteen_letters_", "ü"].into_iter().any(is_name));
+    }
 }

@@ -27,7 +27,7 @@ impl Programs {
     /// # Errors
     /// What the process says when it does not start.
     pub fn up(towpath: &Path, folder: &Path, agent: &Path) -> anyhow::Result<Self> {
-        let name = format!("tp-bench{}", std::process::id() % 1_000_000);
+        let name = format!("tp_bench{}", std::process::id() % 1_000_000);
         let mut command = Command::new(towpath);
         command.args(["cc", "kernel", "up", "--name", &name, "--reports", "100000"]);
         command.arg("--folder").arg(folder).arg("--agent").arg(agent);

@@ -31,7 +31,7 @@ const SINK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(10, 
 /// Seconds allowed for a start, for opening all flows, or for an answer.
 const PATIENCE: f64 = 10.0;
 /// Time between two looks at a window, seconds.
-const LOOK: f64 = 0.02;
+const LOOK: f64 = 0.1;
 /// The name by which flows of the service choose the agent.
 const OURS: &str = "ours";
 
@@ -42,7 +42,7 @@ pub enum System {
     Kernel,
     /// The kernel's TCP with its own Cubic.
     Plain,
-    /// A service: with the agent's program, or DCTCP on rates where the program is DCTCP.
+    /// A service with the agent's program.
     Towpath,
 }
 
@@ -77,23 +77,30 @@ pub struct Course {
     /// Share of the packets on the link that it has marked.
     pub marked: f64,
     pub dropped: f64,
-    /// The first flow's window in segments over time in seconds, and its round-trip times in microseconds.
+    looks: Looks,
+}
+
+/// What the datapath has told of a lone flow in the course of a run.
+#[derive(Default)]
+struct Looks {
+    /// Windows in segments over time in seconds.
     windows: Vec<(f64, f64)>,
+    /// Smoothed round-trip times in microseconds.
     rtts_us: Vec<f64>,
 }
 
 impl Course {
     /// The mean window in segments; `None` if the datapath told of none.
     pub fn window_mean(&self) -> Option<f64> {
-        mean(self.windows.iter().map(|(_, window)| *window))
+        mean(self.looks.windows.iter().map(|(_, window)| *window))
     }
 
     pub fn back_off(&self) -> Option<f64> {
-        curves::back_off(&self.windows)
+        curves::back_off(&self.looks.windows)
     }
 
     pub fn rtt_mean_ms(&self) -> f64 {
-        mean(self.rtts_us.iter().copied()).unwrap_or(f64::NAN) / 1e3
+        mean(self.looks.rtts_us.iter().copied()).unwrap_or(f64::NAN) / 1e3
     }
 }
 
@@ -151,16 +158,8 @@ impl Stage {
         let sink = Peer::start_by(receiver.command_of(&peer::own_program()?), sink::ROLE)?;
         sink.send(&sink::Orders { at: SINK }, &[])?;
         sink.receive_within::<Count>(PATIENCE).context("the sink does not listen")?;
-        let flags = [
-            "--congestion",
-            "dctcp-rate",
-            "--region-mib",
-            "1024",
-            "--cc-socket",
-            &socket,
-            "--cc-agents",
-            &agents,
-        ];
+        let flags =
+            ["--congestion", "dctcp", "--region-mib", "1024", "--cc-socket", &socket, "--cc-agents", &agents];
         let service = service_at(options, &sender, "10.79.0.3/24", &flags)?;
         let towpath = launch::towpath(options)?;
         Ok(Self {
@@ -223,10 +222,7 @@ impl Stage {
         };
         let own = peer::own_program()?;
         let (command, congestion) = match system {
-            System::Towpath => {
-                let is_law = order.program == "dctcp";
-                (self.service.command_of(&own), (!is_law).then(|| OURS.to_owned()))
-            }
+            System::Towpath => (self.service.command_of(&own), Some(OURS.to_owned())),
             System::Kernel => {
                 (self.kernel.command_of(&own)?, programs.as_ref().map(|it| it.name().to_owned()))
             }
@@ -246,7 +242,7 @@ impl Stage {
         sender.source.send(&Open(0), &[])?;
         pause(order.warm_up)?;
         let first: Each = self.ask(Ask::Each)?;
-        let (windows, rtts_us) = self.watch(system, sender, order)?;
+        let looks = self.watch(system, sender, order)?;
         let last: Each = self.ask(Ask::Each)?;
         self.prove(system, sender, order)?;
         let pairs = first.bytes.iter().zip(&last.bytes);
@@ -257,32 +253,26 @@ impl Stage {
             fairness: Fairness::of(&shares).context("most flows brought nothing")?,
             marked: 0.0,
             dropped: 0.0,
-            windows,
-            rtts_us,
+            looks,
         })
     }
 
     /// Waits for the measured time; meanwhile it looks at the window of a lone flow.
-    fn watch(
-        &self,
-        system: System,
-        sender: &Sender,
-        order: &Order,
-    ) -> anyhow::Result<(Vec<(f64, f64)>, Vec<f64>)> {
-        let (mut windows, mut rtts_us) = (Vec::new(), Vec::new());
+    fn watch(&self, system: System, sender: &Sender, order: &Order) -> anyhow::Result<Looks> {
+        let mut looks = Looks::default();
         if order.flows > 1 || system == System::Plain {
             pause(order.seconds)?;
-            return Ok((windows, rtts_us));
+            return Ok(looks);
         }
         let start_ns = clock::now_ns();
         loop {
             let at = (clock::now_ns() - start_ns) as f64 / 1e9;
             if at >= order.seconds {
-                return Ok((windows, rtts_us));
+                return Ok(looks);
             }
             if let Some((window, rtt_us)) = self.look(sender)? {
-                windows.push((at, window));
-                rtts_us.push(rtt_us);
+                looks.windows.push((at, window));
+                looks.rtts_us.push(rtt_us);
             }
             pause(LOOK)?;
         }
@@ -295,13 +285,17 @@ impl Stage {
             let flow = status.flows.first();
             return Ok(flow.map(|flow| (flow.cwnd as f64 / curves::SEGMENT, flow.rtt_us as f64)));
         }
+        let sockets = self.sockets()?;
+        let flow = sockets.iter().find(|socket| socket["cwnd"].as_u64().is_some_and(|cwnd| cwnd > 0));
+        Ok(flow.and_then(|flow| Some((flow["cwnd"].as_f64()?, flow["rtt_us"].as_f64()?))))
+    }
+
+    /// The sockets of the sending service, as `towpath ss --json` tells of them.
+    fn sockets(&self) -> anyhow::Result<Vec<serde_json::Value>> {
         let mut command = Command::new(&self.towpath);
         command.arg("ss").arg("--control").arg(self.service.control()).arg("--json");
         let finished = program::run(&mut command, PATIENCE)?;
-        let all: serde_json::Value = serde_json::from_str(&finished.stdout).context("`towpath ss --json`")?;
-        let sockets = all.as_array().or_else(|| all["sockets"].as_array()).map_or(&[][..], Vec::as_slice);
-        let flow = sockets.iter().find(|socket| socket["cwnd"].as_u64().is_some_and(|cwnd| cwnd > 0));
-        Ok(flow.and_then(|flow| Some((flow["cwnd"].as_f64()?, flow["rtt_us"].as_f64()?))))
+        serde_json::from_str(&finished.stdout).context("`towpath ss --json`")
     }
 
     /// Checks that the flows had what was to be measured.
@@ -316,6 +310,11 @@ impl Stage {
         if system == System::Towpath {
             let connected = self.service.connected(sender.source.pid())?;
             launch::prove(connected, order.flows.into())?;
+            let sockets = self.sockets()?;
+            let running = sockets.iter().filter(|socket| socket["congestion"]["in_force"] == OURS).count();
+            if running < usize::from(order.flows) {
+                bail!("{running} of {} flows have the agent", order.flows);
+            }
         }
         Ok(())
     }
