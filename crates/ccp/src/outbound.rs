@@ -111,9 +111,9 @@ impl Endpoint {
         let gathers = GATHER.0.as_ns() * others;
         agent.rests_until = now.plus(Duration::from_ns(gathers).min(GATHER.1));
         agent.datagram.clear();
-        let was_full = agent.full_since.take().is_some();
+        agent.full_since = None;
         let was_stalled = std::mem::take(&mut agent.is_stalled);
-        agent.graces.clear();
+        let graces = std::mem::take(&mut agent.graces);
         self.queue.extend(agent.waiting.drain(..));
         for number in agent.reporting.drain(..) {
             if let Some(flow) = self.flows.get_mut(&number) {
@@ -121,9 +121,10 @@ impl Endpoint {
                 self.commands.push_back(Command::Accept { flow: flow.id });
             }
         }
-        if was_full {
-            let of_agent = self.flows.values_mut().filter(|flow| flow.is_at(index));
-            of_agent.for_each(|flow| flow.grace = None);
+        for (_, number) in graces {
+            if let Some(flow) = self.flows.get_mut(&number) {
+                flow.grace = None;
+            }
         }
         if was_stalled {
             self.settle_all();

@@ -14,14 +14,19 @@ use flow::{Echo, FlowId, FlowMut, FlowProgram, Flows, Sending, rare, state};
 use port::Port;
 
 /// Time without a run after which the program runs though nothing has come, so that its conditions about time come true: a smoothed round
-/// trip, but at least 10 ms, by which agents wait for reports, and at most 100 ms.
+/// trip, but at least 10 ms, by which agents wait for reports, and at most 100 ms. With each further such run the time doubles: very many flows,
+/// each of which is acknowledged once a second, would else have ten runs for each acknowledgement.
 const TICK: (Duration, Duration) = (Duration::from_ms(10), Duration::from_ms(100));
-/// Longest time between two looks at a flow with a report that no agent has taken yet.
-const UNTAKEN: Duration = Duration::from_secs(1);
+/// Longest time between two ticks, and between two looks at a flow with a report that no agent has taken yet.
+const TICK_MOST: Duration = Duration::from_secs(1);
+/// Doublings after which `TICK_MOST` is reached.
+const DOUBLINGS: u8 = 7;
 
 /// Time without a run after which there is a tick.
 fn tick_of(f: &FlowMut<'_>) -> Duration {
-    Duration::from_us(u64::from(f.cold.srtt_us)).max(TICK.0).min(TICK.1)
+    let first = Duration::from_us(u64::from(f.cold.srtt_us)).max(TICK.0).min(TICK.1);
+    let doublings = f.cold.program.as_ref().map_or(0, |program| program.ticks().min(DOUBLINGS));
+    Duration::from_ns(first.as_ns() << doublings).min(TICK_MOST)
 }
 
 /// When the program ran last.
@@ -100,14 +105,15 @@ impl State {
         }
     }
 
-    /// The flow's next tick comes a tick's time after the last run, or up to half of it sooner: so the wheel is touched twice in that time, and
-    /// while the program runs all the time its flow has no ticks.
+    /// The flow's next tick comes a tick's time after the last run, or up to half of it sooner or later: so the wheel is touched twice in that
+    /// time, and while the program runs all the time its flow has no ticks.
     #[inline]
     fn put_off_tick(&mut self, flow: u32, ran_at: Instant, tick: Duration) {
         let ticks = &mut self.lists.ticks;
         let at = ran_at.plus(tick);
         if ticks.contains(flow) {
-            if at.since(ticks.at(flow)) < Duration::from_ns(tick.as_ns() / 2) {
+            let next = ticks.at(flow);
+            if at.since(next).max(next.since(at)) < Duration::from_ns(tick.as_ns() / 2) {
                 return;
             }
             ticks.remove(flow);
@@ -164,7 +170,7 @@ impl State {
             // A run would change nothing that the agent sees before it takes the report. Where very many flows wait for that, each is looked at
             // ever later.
             let waited = self.now.since(ran_at(program));
-            return self.lists.ticks.wait(w.id.0, self.now.plus(waited.min(UNTAKEN)));
+            return self.lists.ticks.wait(w.id.0, self.now.plus(waited.min(TICK_MOST)));
         }
         program.on_tick();
         self.finish(w, port);

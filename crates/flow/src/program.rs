@@ -62,6 +62,8 @@ struct Gathered {
     newest: Option<SeqNumber>,
     was_timeout: bool,
     is_any: bool,
+    /// Nothing but a tick has come.
+    is_tick: bool,
 }
 
 /// What an acknowledgement says of congestion marks.
@@ -132,6 +134,8 @@ pub struct FlowProgram {
     /// The acknowledgement that is being taken in has been through [`on_news`](Self::on_news).
     is_news_taken: bool,
     is_announced: bool,
+    /// Number of ticks in a row, the last runs, before which nothing had come.
+    ticks: u8,
     clamps: u64,
     runs: u64,
 }
@@ -156,6 +160,7 @@ impl FlowProgram {
             echo_end: None,
             is_news_taken: false,
             is_announced: false,
+            ticks: 0,
             clamps: 0,
             runs: 0,
         }
@@ -197,6 +202,12 @@ impl FlowProgram {
     #[must_use]
     pub const fn ran_us(&self) -> u64 {
         self.ran_us
+    }
+
+    /// Number of ticks in a row, the last runs, before which nothing had come.
+    #[must_use]
+    pub const fn ticks(&self) -> u8 {
+        self.ticks
     }
 
     /// Bytes acknowledged with an echo of congestion since the last run.
@@ -272,7 +283,7 @@ impl FlowProgram {
 
     /// Nothing has come for a while: the program runs, so that its conditions about time come true.
     pub const fn on_tick(&mut self) {
-        self.gathered.is_any = true;
+        (self.gathered.is_tick, self.gathered.is_any) = (!self.gathered.is_any, true);
     }
 
     /// Data that counted as lost, by `bytes`, was no loss of the network: segments were too large for the path.
@@ -304,6 +315,7 @@ impl FlowProgram {
 
     /// Runs the program once. `None`: a fault stopped it, and nothing changes.
     pub fn run(&mut self, at: &Situation) -> Option<Decision> {
+        self.ticks = if self.gathered.is_tick { self.ticks.saturating_add(1) } else { 0 };
         self.load(at);
         self.ran_us = at.now_us;
         self.runs += 1;

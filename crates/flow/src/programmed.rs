@@ -104,7 +104,7 @@ impl FlowMut<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Cold, Config, FlowId, Flows, Start, state};
+    use crate::{Cold, Config, Echo, FlowId, FlowProgram, Flows, Start, state};
     use base::{Duration, Instant};
     use ccp_vm::{Bounds, Builder, Changes, Primitive, Variable};
     use congestion::{Algorithm, Event, RateSettings, Window};
@@ -127,6 +127,32 @@ mod tests {
         let program = program.finish().and_then(|source| source.verify()).expect("it keeps every rule");
         let bounds = Bounds::of(u32::from(MSS), 50_000, u64::MAX);
         Start { program: Arc::new(program), number, bounds, changes: Changes { cwnd, ..Changes::default() } }
+    }
+
+    #[test]
+    fn ticks_in_a_row_are_counted_until_something_comes() {
+        let flows = Flows::new(Config::default(), [1, 2]);
+        flows.make(FlowId(0));
+        let mut guard = flows.try_lock(FlowId(0)).expect("nothing else holds it");
+        let mut f = guard.parts();
+        *f.cold = Cold::new(Window::new(Algorithm::Reno, MSS, at(0)), at(0));
+        f.tx.mss = MSS;
+        f.begin_program(&start(7, None), &f.situation(at(1), 0, 0));
+        let situation = f.situation(at(2), 0, 0);
+        let (una, end) = (f.tx.snd_una, f.tx.snd_max);
+        let program = f.cold.program.as_mut().expect("it has just begun");
+        let mut runs = |events: &[fn(&mut FlowProgram)]| {
+            events.iter().for_each(|event| event(program));
+            program.run(&situation).expect("nothing in it can fail");
+            program.ticks()
+        };
+        assert_eq!([runs(&[FlowProgram::on_tick]), runs(&[FlowProgram::on_tick])], [1, 2]);
+        assert_eq!(runs(&[FlowProgram::on_timeout, FlowProgram::on_tick]), 0, "the timeout came, too");
+        assert_eq!([runs(&[FlowProgram::on_tick]), runs(&[])], [1, 0], "a run for a loss");
+        assert_eq!(runs(&[FlowProgram::on_tick]), 1);
+        program.on_ack(una, 0, end, Echo::None);
+        program.run(&situation).expect("nothing in it can fail");
+        assert_eq!(program.ticks(), 0);
     }
 
     #[test]

@@ -36,16 +36,31 @@ pub struct Pool {
     /// For each class smaller than a word: the word where its next search starts. Pages given back are lent before pages never used, so
     /// that few of the area's pages become present.
     hands: [usize; SMALL],
+    /// Free pages at the last count, less and plus what this process has lent and given up since, of so many pages.
+    free: usize,
+    counted: usize,
+    /// Number of answers that [`free`](Self::free) alone may still give, before the pages are counted again.
+    answers: u8,
 }
 
 impl Default for Pool {
     fn default() -> Self {
-        Self { warm: [[0; WARM]; CLASSES], count: [0; CLASSES], hands: [0; SMALL] }
+        Self {
+            warm: [[0; WARM]; CLASSES],
+            count: [0; CLASSES],
+            hands: [0; SMALL],
+            free: 0,
+            counted: 0,
+            answers: 0,
+        }
     }
 }
 
 /// Attempts at one word of the bitmap that others change meanwhile.
 const TRIES: usize = 64;
+/// Rings that are refused by one count of the free pages. What other processes give back is seen that late; a count of 1 GiB takes microseconds,
+/// and where thousands of connections want longer rings than there are, each send would take one.
+const ANSWERS: u8 = 64;
 
 impl Pool {
     /// Lends a ring of `class`. `word(i)` is word `i` of the page bitmap; only pages below `pages` are lent.
@@ -74,15 +89,28 @@ impl Pool {
             ));
         }
         let n = 1usize << class;
-        if leave > 0 && Self::free(pages, &word) < leave + n {
+        if leave > 0 && !self.has_free(leave + n, pages, &word) {
             return None;
         }
         let first = if class < SMALL {
             self.search_within(class, pages, &word)
         } else {
             Self::search_words(n, pages, &word)
-        };
-        first.map(|page| Ring::new(page as u64 * u64::from(RING_MIN), (FIRST as usize + class) as u8))
+        }?;
+        self.free = self.free.saturating_sub(n);
+        Some(Ring::new(first as u64 * u64::from(RING_MIN), (FIRST as usize + class) as u8))
+    }
+
+    /// True if at least `wanted` pages are free. False may be an answer of the last count.
+    fn has_free<'a>(&mut self, wanted: usize, pages: usize, word: &impl Fn(usize) -> &'a AtomicU64) -> bool {
+        if self.answers > 0 && self.counted == pages && self.free < wanted {
+            self.answers -= 1;
+            return false;
+        }
+        let free = |i| (word(i).load(Relaxed) | beyond(i, pages)).count_zeros() as usize;
+        self.free = (0..pages.div_ceil(64)).map(free).sum();
+        (self.counted, self.answers) = (pages, ANSWERS);
+        self.free >= wanted
     }
 
     /// The warm ring of the smallest class that will be lent after `n` others.
@@ -112,6 +140,7 @@ impl Pool {
         let word_of_it = (ring.offset() / u64::from(RING_MIN)) as usize / 64;
         let fit = class_of(ring.size() as usize).saturating_add(1).min(SMALL);
         self.hands[..fit].iter_mut().for_each(|hand| *hand = word_of_it.min(*hand));
+        self.free = self.free.saturating_add(ring.pages());
         Self::release(ring, word);
     }
 
@@ -125,12 +154,7 @@ impl Pool {
             }
         }
         self.count = [0; CLASSES];
-    }
-
-    /// Number of pages among the first `pages` that are not lent.
-    fn free<'a>(pages: usize, word: impl Fn(usize) -> &'a AtomicU64) -> usize {
-        let free = |i| (word(i).load(Relaxed) | beyond(i, pages)).count_zeros() as usize;
-        (0..pages.div_ceil(64)).map(free).sum()
+        self.answers = 0;
     }
 
     /// Marks a ring's pages as free in the bitmap.
@@ -182,9 +206,12 @@ impl Pool {
         let (words, need) = (pages / 64, n / 64);
         let mut w = 0;
         while w + need <= words {
-            let got = (0..need)
-                .take_while(|i| word(w + i).compare_exchange(0, u64::MAX, AcqRel, Relaxed).is_ok())
-                .count();
+            // Loaded first: a failed exchange takes the line from its other users, too.
+            let take = |i| {
+                let word = word(w + i);
+                word.load(Relaxed) == 0 && word.compare_exchange(0, u64::MAX, AcqRel, Relaxed).is_ok()
+            };
+            let got = (0..need).take_while(|i| take(*i)).count();
             if got == need {
                 return Some(w * 64);
             }
@@ -249,6 +276,22 @@ mod tests {
         assert!(lend(6, 64).is_some());
         assert_eq!((0..).take_while(|_| lend(3, 32).is_some()).count(), 4);
         assert_eq!((0..).take_while(|_| lend(3, 0).is_some()).count(), 4);
+    }
+
+    #[test]
+    fn one_count_refuses_many_rings_until_this_process_gives_back_or_the_answers_are_used_up() {
+        let words = [AtomicU64::new(0), AtomicU64::new(0)];
+        let mut pool = Pool::default();
+        let long = |pool: &mut Pool| pool.lend_leaving(6, 128, 32, |i| &words[i]);
+        let other = Pool::default().lend(6, 128, |i| &words[i]).expect("half of the pages");
+        assert_eq!(long(&mut pool), None);
+        // Another process has given back: this one sees it after so many refusals.
+        Pool::release(other, |i| &words[i]);
+        assert!((0..ANSWERS).all(|_| long(&mut pool).is_none()));
+        let own = long(&mut pool).expect("the pages are counted again");
+        assert_eq!(long(&mut pool), None);
+        pool.give_up(own, |i| &words[i]);
+        assert!(long(&mut pool).is_some(), "what this process has given back is known at once");
     }
 
     #[test]

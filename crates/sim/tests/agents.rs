@@ -5,7 +5,7 @@
 use base::{Duration, Instant};
 use ccp_agent::{Agent, Algorithm, Datapath, Failure, Flow, FlowInfo, Outcome, Report, What};
 use congestion::Algorithm as BuiltIn;
-use link::LinkConfig;
+use link::{LinkConfig, Outage};
 use sim::load::{Connections, Job, Load};
 use sim::topology::{Fabric, HostSetting, PORT};
 use sim::{AgentMaker, AgentSetting, Mind};
@@ -22,7 +22,17 @@ struct Counts {
     calls: Calls,
     /// The first flow has begun: its second report is a mistake.
     has_failed: bool,
+    program: &'static str,
 }
+
+/// Tells once a round trip.
+const EACH_ROUND_TRIP: &str = "(def (Report (now 0)))
+    (when true (:= Report.now Ack.now) (fallthrough))
+    (when (> Micros Flow.rtt_sample_us) (report) (reset))";
+/// Tells at each run, but for those of a batch of acknowledgements.
+const EACH_MILLISECOND: &str = "(def (Report (now 0)))
+    (when true (:= Report.now Ack.now) (fallthrough))
+    (when (> Micros 1000) (report) (reset))";
 
 struct CountsFlow {
     datapath: Datapath,
@@ -38,10 +48,7 @@ impl Algorithm for Counts {
     }
 
     fn programs(&self) -> Vec<(String, String)> {
-        let text = "(def (Report (now 0)))
-            (when true (:= Report.now Ack.now) (fallthrough))
-            (when (> Micros Flow.rtt_sample_us) (report) (reset))";
-        vec![("tells".to_owned(), text.to_owned())]
+        vec![("tells".to_owned(), self.program.to_owned())]
     }
 
     fn new_flow(&mut self, datapath: Datapath, info: &FlowInfo) -> Result<Box<dyn Flow>, Failure> {
@@ -67,18 +74,21 @@ impl Flow for CountsFlow {
 
 /// Three flows over 10 Mbit/s and a round trip of 20 ms, for two seconds. Their windows at the end, and the calls of their handlers.
 fn run() -> (Vec<u32>, Vec<(u64, u64)>, Vec<ccp_agent::Event>) {
+    run_over(&LinkConfig::rated(10_000_000, Duration::from_ms(5)), EACH_ROUND_TRIP)
+}
+
+fn run_over(link: &LinkConfig, program: &'static str) -> (Vec<u32>, Vec<(u64, u64)>, Vec<ccp_agent::Event>) {
     let calls = Calls::default();
     let log = Arc::clone(&calls);
     let maker = AgentMaker::new(move || {
         let mut agent = Agent::new();
-        agent.add(Counts { calls: Arc::clone(&log), has_failed: false }).unwrap();
+        agent.add(Counts { calls: Arc::clone(&log), has_failed: false, program }).unwrap();
         agent
     });
     let receiver = HostSetting::new(BuiltIn::Cubic);
     let setting = AgentSetting::new(STALENESS, Mind::Agent(maker));
     let sender = HostSetting { agent: Some(setting), ..receiver.clone() };
-    let link = LinkConfig::rated(10_000_000, Duration::from_ms(5));
-    let mut fabric = Fabric::star(&[receiver, sender], &link, 1, BEGIN);
+    let mut fabric = Fabric::star(&[receiver, sender], link, 1, BEGIN);
     let (to, from) = (fabric.members[0], fabric.members[1]);
     let network = &mut fabric.network;
     network.load(to.node, Load::new(Connections::Fresh).serving(PORT, 16));
@@ -121,4 +131,16 @@ fn a_handler_that_panics_costs_its_own_flow() {
 #[test]
 fn the_same_seed_gives_the_same_calls() {
     assert_eq!(run(), run());
+}
+
+#[test]
+fn while_nothing_comes_a_flow_is_told_of_ever_more_rarely() {
+    let from = BEGIN.plus(Duration::from_ms(1_000));
+    let mut link = LinkConfig::rated(100_000_000, Duration::from_ms(5));
+    link.outages.push(Outage { from, to: from.plus(Duration::from_secs(10)) });
+    let (_, calls, _) = run_over(&link, EACH_MILLISECOND);
+    // What was on its way has come after 0.1 s, and the run ends after 2.
+    let silent = calls.iter().filter(|(told, _)| *told > 2_100_000).count();
+    // Some 30 for each of the three flows, if each tick came a round trip after the one before. A retransmission timeout begins the row anew.
+    assert!((10..=50).contains(&silent), "{silent} reports");
 }
