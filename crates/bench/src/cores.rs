@@ -129,7 +129,7 @@ fn steps(options: &Options, samples: &mut Samples) {
         let settings: Vec<Steps> =
             (1..=options.runs() as u64).map(|seed| Steps { load, seed, ..STEPS }).collect();
         for result in in_parallel(&settings, Steps::run) {
-            let StepsResult { added, removed, changes, lost, overflow, held } = result;
+            let StepsResult { added, removed, changes, lost, overflow, overflow_at_moves: _, held } = result;
             let case = format!("cores/steps/{}.{}", load / 1_000, load % 1_000 / 100);
             let ms = |time: Option<Duration>| time.map_or(f64::NAN, |time| time.as_ns() as f64 / 1e6);
             let mut add = |metric: &str, unit: &str, value: f64| {

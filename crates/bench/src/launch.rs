@@ -85,6 +85,17 @@ pub fn towpath(options: &Options) -> anyhow::Result<PathBuf> {
     bail!("no `towpath` beside {}: build it, or name it with --towpath", own.display())
 }
 
+/// The file name of the library that `towpath run` preloads.
+pub const LIBRARY: &str = "libtowpath_preload.so";
+
+/// The preload library beside the program to measure, if it lies there.
+///
+/// # Errors
+/// When there is no such program.
+pub fn library(options: &Options) -> anyhow::Result<Option<PathBuf>> {
+    Ok(Some(towpath(options)?.with_file_name(LIBRARY)).filter(|path| path.is_file()))
+}
+
 /// Makes a temporary folder that only this user may enter. Dropping it deletes it with its contents.
 ///
 /// # Errors
@@ -104,7 +115,7 @@ pub struct Service {
     running: Running,
     towpath: PathBuf,
     control: PathBuf,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Service {
@@ -130,7 +141,7 @@ impl Service {
             let said = fs::read_to_string(&log).unwrap_or_default();
             said.lines().last().unwrap_or("it said nothing").trim_start_matches("towpath: ").to_owned()
         })?;
-        Ok(Self { running, towpath, control, _folder: folder })
+        Ok(Self { running, towpath, control, folder })
     }
 
     /// The service's process id.
@@ -190,12 +201,20 @@ impl Service {
         self.sum("accepted", pid)
     }
 
-    /// The number of accelerated connections that the process `pid` has made so far.
+    /// The number of accelerated connections made so far by the process `pid`, or by all processes if `None`.
     ///
     /// # Errors
     /// When the service does not answer.
-    pub fn connected(&self, pid: u32) -> anyhow::Result<u64> {
-        self.sum("connected", Some(pid))
+    pub fn connected(&self, pid: Option<u32>) -> anyhow::Result<u64> {
+        self.sum("connected", pid)
+    }
+
+    /// Lets programs of other users reach the control socket: at first the folder around it is closed to them.
+    ///
+    /// # Errors
+    /// When the folder's permissions cannot be changed.
+    pub fn admit_users(&self) -> anyhow::Result<()> {
+        Ok(fs::set_permissions(self.folder.path(), fs::Permissions::from_mode(0o711))?)
     }
 
     /// The sum of one number of the per-process statistics.

@@ -36,6 +36,7 @@ mod options;
 mod parallel;
 mod peer;
 mod program;
+mod programs;
 mod redis;
 mod report;
 mod rig;
@@ -91,6 +92,11 @@ const BENCHES: &[Bench] = &[
         name: "redis-veth",
         about: "redis over veth: kernel client to Towpath, kernel to kernel",
         run: redis::veth::run,
+    },
+    Bench {
+        name: "programs-veth",
+        about: "iperf3, pgbench and ab over veth beside two kernels; redis beside 300 idle programs",
+        run: programs::run,
     },
     Bench {
         name: "iperf-tap",

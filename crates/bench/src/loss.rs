@@ -22,6 +22,8 @@ use std::os::unix::fs::MetadataExt;
 
 /// The measurement's name.
 pub const NAME: &str = "loss";
+/// The name of its report with `--no-sack`.
+const NAME_WITHOUT_SACK: &str = "loss-no-sack";
 /// Seconds that a run takes for starting, opening and ending, about; for the estimate.
 const OVERHEAD: f64 = 0.3;
 /// Niceness of all processes that take part: the highest priority, as the emulated link has.
@@ -45,7 +47,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
 /// When the user is not root, on a signal, when the service does not start, or after [`FAILURES_MAX`] failures in a row.
 pub fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     namespace::need_root()?;
-    let mut report = Report::new(NAME);
+    let mut report = Report::new(if arguments.no_sack { NAME_WITHOUT_SACK } else { NAME });
     let mut record = arguments.resume.as_deref().map(Record::open).transpose()?.unwrap_or_default();
     let build = build(&arguments.common)?;
     let points = arguments.points();
@@ -79,6 +81,7 @@ fn settings(arguments: &Arguments, point: &Point, build: &str) -> Settings {
         algorithm: arguments.algorithm.name().to_owned(),
         rate: arguments.rate.clone(),
         both_ways: arguments.both_ways,
+        sack: !arguments.no_sack,
         seconds: arguments.seconds(point.rtt),
         warm_up: arguments.warm_up(point.rtt),
         build: build.to_owned(),
@@ -174,8 +177,9 @@ fn show(done: usize, of: usize, pair: &Pair) {
 fn conclude(arguments: &Arguments, points: &[Point], record: &Record, report: &mut Report) {
     verdict::judge(points, &record.pairs, report);
     let (flag, rate) = (arguments.algorithm.name(), &arguments.rate);
+    let sack = if arguments.no_sack { "a receiver without SACK" } else { "SACK" };
     report.note(format!(
-        "{flag} on both sides, {rate} with the link's usual queue of 1000 packets, bulk flows opened before the mishaps \
+        "{flag} on both sides, {sack}, {rate} with the link's usual queue of 1000 packets, bulk flows opened before the mishaps \
          begin; {}; reorder: 5 % late by half a round trip; burst: 1 % in bursts of 3.3",
         if arguments.both_ways { "mishaps in both directions" } else { "mishaps strike data, not acknowledgements" }
     ));

@@ -40,7 +40,11 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-fn start(host: Host<'_>) -> anyhow::Result<Served<'_>> {
+/// Starts nginx with a file of 1 KiB, `/1k`.
+///
+/// # Errors
+/// When it is not installed or does not answer.
+pub fn start(host: Host<'_>) -> anyhow::Result<Served<'_>> {
     Served::start(host, "nginx", |command, address, folder| {
         let place = folder.to_str().context("the folder's name is no text")?;
         let mut text = include_str!("../configuration/nginx.conf").replace("@folder@", place);

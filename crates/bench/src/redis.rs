@@ -40,6 +40,9 @@ impl Case {
         Self { bytes, ..self }
     }
 
+    /// GET with one connection.
+    pub const ONE: Self = Self::new("get", 1, 1, 40_000);
+
     /// The case's name in results.
     #[must_use]
     pub fn path(&self, prefix: &str) -> String {
@@ -53,7 +56,7 @@ pub const CASES: [Case; 6] = [
     Case::new("set", 50, 1, 100_000),
     Case::new("get", 50, 1, 100_000),
     Case::new("set", 1, 1, 40_000),
-    Case::new("get", 1, 1, 40_000),
+    Case::ONE,
     Case::new("set", 50, 16, 800_000),
     Case::new("get", 50, 16, 1_000_000),
 ];

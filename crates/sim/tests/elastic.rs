@@ -64,6 +64,16 @@ fn a_core_comes_with_the_load_and_goes_with_it() {
     }
 }
 
+/// A load of three cores comes to one, and the port needs 150 ms to steer: the queue in front of the core is full while groups move. What found no room is sent again,
+/// and nothing else is lost.
+#[test]
+fn a_queue_that_overflows_while_groups_move_costs_only_what_found_no_room() {
+    let result =
+        Steps { load: 3_000, steer_delay: Duration::from_ms(150), seed: number("SEED", 1), ..STEPS }.run();
+    assert!(result.added.is_some() && result.overflow_at_moves > 0, "{result:?}");
+    assert_eq!(result.lost[..2], [0, 0], "{result:?}");
+}
+
 /// Cores are added and taken back all the time: a steady flow is not held up by more than 30 % in its 99th percentile.
 #[test]
 fn a_steady_flow_hardly_feels_a_change() {

@@ -143,7 +143,7 @@ impl Way<'_> {
 
     /// Checks by the services' counters that they carry the flows.
     fn prove(&self, source: &Peer, sink: &Peer, flows: u16) -> anyhow::Result<()> {
-        let connected = self.source.service().map(|service| service.connected(source.pid()));
+        let connected = self.source.service().map(|service| service.connected(Some(source.pid())));
         let accepted = self.sink.service().map(|service| service.accepted(Some(sink.pid())));
         for (told, what) in [(connected, "made"), (accepted, "accepted")] {
             let Some(accelerated) = told.transpose()? else { continue };

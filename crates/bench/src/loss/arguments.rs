@@ -59,6 +59,9 @@ pub struct Arguments {
     /// The mishaps strike acknowledgements too, not only data.
     #[arg(long)]
     pub both_ways: bool,
+    /// The receiver's kernel does without SACK, so both senders repair by acknowledgements alone: the go-back-N line of Figure 7.
+    #[arg(long)]
+    pub no_sack: bool,
     /// Number of the first seed.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub first_seed: u64,

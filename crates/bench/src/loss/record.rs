@@ -57,10 +57,17 @@ pub struct Settings {
     pub algorithm: String,
     pub rate: String,
     pub both_ways: bool,
+    /// The receiver selected what was lost (records without this field are of such receivers).
+    #[serde(default = "yes")]
+    pub sack: bool,
     pub seconds: f64,
     pub warm_up: f64,
     /// Identifies the build of Towpath: size and modification time of the program.
     pub build: String,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// The two runs of a point, over the same link with the same seed.
@@ -151,6 +158,7 @@ mod tests {
             algorithm: "cubic".into(),
             rate: "1gbit".into(),
             both_ways: false,
+            sack: true,
             seconds: 1.0,
             warm_up: 0.3,
             build: "1".into(),
@@ -181,13 +189,23 @@ mod tests {
     }
 
     #[test]
+    fn a_record_from_before_the_choice_of_sack_had_it() {
+        let text = serde_json::to_string(&pair(1)).unwrap();
+        let old = text.replace(r#""sack":true,"#, "");
+        assert_ne!(old, text);
+        assert_eq!(serde_json::from_str::<Pair>(&old).unwrap(), pair(1));
+    }
+
+    #[test]
     fn pairs_of_other_settings_are_not_mixed_in() {
         let mut record = Record::default();
         record.add(pair(1)).unwrap();
         let (case, settings) = (pair(1).case, pair(1).settings);
         assert!(record.has(&case, 1, &settings).unwrap());
         assert!(!record.has(&case, 2, &settings).unwrap());
-        let other = Settings { rate: "unlimited".into(), ..settings };
-        assert!(record.has(&case, 1, &other).unwrap_err().to_string().contains("use another file"));
+        let unlimited = Settings { rate: "unlimited".into(), ..settings.clone() };
+        for other in [unlimited, Settings { sack: false, ..settings }] {
+            assert!(record.has(&case, 1, &other).unwrap_err().to_string().contains("use another file"));
+        }
     }
 }

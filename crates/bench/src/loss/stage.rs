@@ -90,6 +90,9 @@ impl Stage {
         for namespace in [&kernel, &own, &link, &receiver] {
             settle(namespace)?;
         }
+        if arguments.no_sack {
+            write(&receiver, &[("ipv4/tcp_sack", "0")])?;
+        }
         for (namespace, address) in [(&kernel, KERNEL_ADDRESS), (&receiver, SINK_ADDRESS)] {
             ip(&["-n", namespace.name(), "address", "add", address, "dev", "eth0"])?;
         }
@@ -168,7 +171,7 @@ impl Stage {
         peer.receive_within::<Open>(PATIENCE).context("the flows did not open")?;
         let mut pids = vec![peer.pid()];
         if system == System::Towpath {
-            let accelerated = self.service.connected(peer.pid())?;
+            let accelerated = self.service.connected(Some(peer.pid()))?;
             if accelerated != u64::from(flows) {
                 bail!("only {accelerated} of {flows} connections were accelerated");
             }
@@ -250,6 +253,11 @@ fn settle(namespace: &Namespace) -> anyhow::Result<()> {
         ("ipv4/tcp_rmem", &format!("4096 131072 {BUFFER}")),
         ("ipv4/tcp_wmem", &format!("4096 16384 {BUFFER}")),
     ];
+    write(namespace, &settings)
+}
+
+/// Writes the kernel's settings, each with its path below `/proc/sys/net`; and no IPv6.
+fn write(namespace: &Namespace, settings: &[(&str, &str)]) -> anyhow::Result<()> {
     let mut script = String::from("set -e\n");
     for (name, value) in settings {
         script.push_str(&format!("echo '{value}' >/proc/sys/net/{name}\n"));

@@ -118,6 +118,7 @@ mod tests {
             algorithm: "cubic".into(),
             rate: "1gbit".into(),
             both_ways: false,
+            sack: true,
             seconds: 1.0,
             warm_up: 0.3,
             build: String::new(),

@@ -58,6 +58,8 @@ pub struct StepsResult {
     pub lost: [u64; 3],
     /// Frames that found the queue of the interface or of a link full: the load was more than a core's, and the senders had not slowed down yet.
     pub overflow: u64,
+    /// Those of them that came while groups moved.
+    pub overflow_at_moves: u64,
     /// Longest time that a move held frames back, beyond what the old core still had to do.
     pub held: Duration,
 }
@@ -148,11 +150,18 @@ impl Steps {
         world.begin(BEGIN);
         let (mut cores, mut changes) = (1, Vec::new());
         let (mut added, mut removed) = (None, None);
+        let (mut overflow, mut overflow_at_moves) = (0, 0);
         let mut at = BEGIN;
         while at < end {
             at = at.plus(LOOK);
             world.network.run_until(at);
             let (serving, is_moving) = world.host(|host| (host.serving(), host.is_moving()));
+            let lost =
+                dropped(&world.network) + world.host(|host| host.moves().lost - host.moves().not_parked);
+            if is_moving {
+                overflow_at_moves += lost - overflow;
+            }
+            overflow = lost;
             if serving != cores && !is_moving {
                 changes.push((at.since(BEGIN), serving));
                 if cores < serving && rises <= at {
@@ -166,7 +175,7 @@ impl Steps {
         let ([left, dropped, out_of_order], held) = world.end(end);
         let not_parked = world.host(|host| host.moves().not_parked);
         let lost = [left, not_parked, if dropped == 0 { out_of_order } else { 0 }];
-        StepsResult { added, removed, changes, lost, overflow: dropped - not_parked, held }
+        StepsResult { added, removed, changes, lost, overflow: dropped - not_parked, overflow_at_moves, held }
     }
 
     /// A steady load of 0.6 cores, and cores that are added and taken back by order: what a steady flow feels of each change.
