@@ -308,7 +308,7 @@ impl Stage {
             }
         }
         if system == System::Towpath {
-            let connected = self.service.connected(sender.source.pid())?;
+            let connected = self.service.connected(Some(sender.source.pid()))?;
             launch::prove(connected, order.flows.into())?;
             let sockets = self.sockets()?;
             let running = sockets.iter().filter(|socket| socket["congestion"]["in_force"] == OURS).count();
