@@ -20,7 +20,7 @@ const KERNEL: &str = "kernel-veth";
 
 /// The links of one measurement, and the service at the first one.
 struct Place {
-    /// The link whose first end is the service's.
+    /// A veth pair: the service has the first end, the kernel the second.
     link: Link,
     service: Service,
     /// A link between two kernels.
@@ -70,7 +70,7 @@ const PARTS: [Part; 4] = [
     },
 ];
 
-/// Runs the measurement `programs-veth`. Parts whose programs are not installed are skipped.
+/// Runs the measurement `programs-veth`. A part is skipped if one of its programs is not installed.
 ///
 /// # Errors
 /// When the user is not root, or a service or a server does not start.

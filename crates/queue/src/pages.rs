@@ -36,8 +36,9 @@ pub struct Pool {
     /// For each class smaller than a word: the word where its next search starts. Pages given back are lent before pages never used, so
     /// that few of the area's pages become present.
     hands: [usize; SMALL],
-    /// Free pages at the last count, less and plus what this process has lent and given up since, of so many pages.
+    /// Free pages at the last count, less and plus what this process has lent and given up since.
     free: usize,
+    /// Number of pages that the area had at the last count.
     counted: usize,
     /// Number of answers that [`free`](Self::free) alone may still give, before the pages are counted again.
     answers: u8,

@@ -1,5 +1,5 @@
 //! Figure 8 of the CCP paper with QUIC: the same algorithms (`ccp-algorithms`, one file each) over the same bottleneck, on released quinn and on
-//! Towpath, both in virtual time. What the same algorithms do on the kernel was measured by hand (docs/evaluation.md).
+//! Towpath, both in virtual time. `towpath bench ccp-kernel` has the same on the kernel and on Towpath, by the clock.
 //! `cargo test -p towpath-ccp-quinn --test figure8 -- --nocapture` shows the numbers.
 
 mod agent;
