@@ -6,4 +6,5 @@ pub mod iperf;
 pub mod link;
 pub mod namespace;
 pub mod reflector;
+pub mod star;
 pub mod towpath;

@@ -3,10 +3,10 @@
 
 use anyhow::Context;
 use base::Duration;
-use ccp_agent::Runner;
+use ccp_agent::{Agent, Runner};
 use control::Line;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The role of this process.
 pub const ROLE: &str = "ccp-agent";
@@ -27,9 +27,13 @@ pub struct Ready(pub u8);
 /// The main function of this process: serves flows until it is killed.
 pub fn main(line: &Line) -> anyhow::Result<()> {
     let orders = line.receive::<Orders>(true)?.message;
-    let mut agent = sim::reno_of_agent(Duration::from_us(orders.interval_us)).make();
-    let mut runner = Runner::bind(&orders.path).context("cannot bind the agent's socket")?;
+    serve(line, &orders.path, &mut sim::reno_of_agent(Duration::from_us(orders.interval_us)).make())
+}
+
+/// Has an agent serve flows at a socket bound to `path`, until this process is killed. Says [`Ready`] when it is bound.
+pub fn serve(line: &Line, path: &Path, agent: &mut Agent) -> anyhow::Result<()> {
+    let mut runner = Runner::bind(path).context("cannot bind the agent's socket")?;
     line.send(&Ready(1), &[], true)?;
-    runner.run(&mut agent, &|| false, &mut |_| {})?;
+    runner.run(agent, &|| false, &mut |_| {})?;
     Ok(())
 }

@@ -1,7 +1,6 @@
 //! The agent's process: all algorithms of crate `ccp-algorithms`, one of which serves flows that name none.
 
-use anyhow::Context;
-use ccp_agent::Runner;
+use crate::ccp_figures::agent::serve;
 use control::Line;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -16,17 +15,10 @@ pub struct Orders {
     pub algorithm: String,
 }
 
-/// Sent when the socket is bound; the number keeps the message from being empty.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Ready(pub u8);
-
 /// The main function of this process: serves flows until it is killed.
 pub fn main(line: &Line) -> anyhow::Result<()> {
     let orders = line.receive::<Orders>(true)?.message;
     let mut agent = ccp_algorithms::all()?;
     agent.prefer(&orders.algorithm)?;
-    let mut runner = Runner::bind(&orders.path).context("cannot bind the agent's socket")?;
-    line.send(&Ready(1), &[], true)?;
-    runner.run(&mut agent, &|| false, &mut |_| {})?;
-    Ok(())
+    serve(line, &orders.path, &mut agent)
 }

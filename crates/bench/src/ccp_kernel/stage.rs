@@ -1,33 +1,25 @@
-//! The namespaces and services of all runs, and one run.
-//!
-//! ```text
-//!   kernel sender's ns    link's ns                       receiver's ns
-//!   10.79.0.1 eth0 ----- to-kernel  ---+
-//!                                      +- towpath link - to-sink ----- eth0, a service with 10.79.0.2
-//!   Towpath sender's ns                |
-//!   a service with 10.79.0.3, eth0 --- to-towpath
-//! ```
+//! The services and the sink of all runs, and one run, between the hosts of a [`Star`]. The receiver is a service, too.
 
-use super::agent::{self, Orders, Ready};
+use super::agent::{self, Orders};
 use super::kernel::Programs;
 use crate::bulk::fairness::Fairness;
 use crate::bulk::sink::{self, Ask, Count, Each};
 use crate::bulk::source::{self, Open};
+use crate::ccp_figures::agent::Ready;
 use crate::ccp_virtual::curves;
 use crate::interrupt::pause;
 use crate::launch::{self, Port, Service};
 use crate::loss::emulated::{self, Emulated};
 use crate::peer::{self, Peer};
-use crate::tap::namespace::{Namespace, ip};
+use crate::tap::namespace::Namespace;
+use crate::tap::star::{self, SINK, Star, TO_KERNEL, TO_SERVICE};
 use crate::{Options, clock, program};
 use anyhow::{Context, bail};
 use serde::de::DeserializeOwned;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::Command;
 use tempfile::TempDir;
 
-const SINK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(10, 79, 0, 2)), 5001);
 /// Seconds allowed for a start, for opening all flows, or for an answer.
 const PATIENCE: f64 = 10.0;
 /// Time between two looks at a window, seconds.
@@ -115,10 +107,7 @@ pub struct Stage {
     sink: Peer,
     receiver: Service,
     towpath: PathBuf,
-    kernel: Namespace,
-    _sender: Namespace,
-    link: Namespace,
-    _receiver: Namespace,
+    star: Star,
     folder: TempDir,
     seed: u64,
 }
@@ -136,44 +125,21 @@ impl Stage {
     /// # Errors
     /// When the user is not root, or a service does not start.
     pub fn new(options: &Options) -> anyhow::Result<Self> {
-        Namespace::remove_orphans();
-        let [kernel, sender, link, receiving] =
-            [Namespace::new()?, Namespace::new()?, Namespace::new()?, Namespace::new()?];
-        for (end, name) in [(&kernel, "to-kernel"), (&sender, "to-towpath"), (&receiving, "to-sink")] {
-            let words =
-                ["-n", link.name(), "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns"];
-            ip(&[&words[..], &[end.name()]].concat())?;
-            settle(end)?;
-            ip(&["-n", end.name(), "link", "set", "eth0", "up"])?;
-            ip(&["-n", link.name(), "link", "set", name, "up"])?;
-        }
-        settle(&link)?;
-        ip(&["-n", kernel.name(), "address", "add", "10.79.0.1/24", "dev", "eth0"])?;
+        let star = Star::new(&[("ipv4/tcp_ecn", "1"), ("ipv4/tcp_no_metrics_save", "1")])?;
         let folder = launch::folder()?;
         let text = |name: &str| folder.path().join(name).into_os_string().into_string();
         let text = |name: &str| text(name).ok().context("a path that is no text");
         let (socket, agents) = (text("cc")?, format!("{OURS}={}", text("agent")?));
         let echo = ["--congestion", "dctcp", "--region-mib", "1024"];
-        let receiver = service_at(options, &receiving, "10.79.0.2/24", &echo)?;
+        let receiver = service_at(options, &star.receiver, star::RECEIVER, &echo)?;
         let sink = Peer::start_by(receiver.command_of(&peer::own_program()?), sink::ROLE)?;
         sink.send(&sink::Orders { at: SINK }, &[])?;
         sink.receive_within::<Count>(PATIENCE).context("the sink does not listen")?;
         let flags =
             ["--congestion", "dctcp", "--region-mib", "1024", "--cc-socket", &socket, "--cc-agents", &agents];
-        let service = service_at(options, &sender, "10.79.0.3/24", &flags)?;
+        let service = service_at(options, &star.service, star::SERVICE, &flags)?;
         let towpath = launch::towpath(options)?;
-        Ok(Self {
-            service,
-            sink,
-            receiver,
-            towpath,
-            kernel,
-            _sender: sender,
-            link,
-            _receiver: receiving,
-            folder,
-            seed: 0,
-        })
+        Ok(Self { service, sink, receiver, towpath, star, folder, seed: 0 })
     }
 
     /// One run with a new link, source and agent.
@@ -182,11 +148,10 @@ impl Stage {
     /// When a process does not start, or the flows do not open.
     pub fn run(&mut self, system: System, order: &Order) -> anyhow::Result<Course> {
         self.seed += 1;
-        let far = if system == System::Towpath { "to-towpath" } else { "to-kernel" };
-        let place = |interface: &str| format!("packet:{interface}@{}", self.link.name());
+        let far = if system == System::Towpath { TO_SERVICE } else { TO_KERNEL };
         let [forward, backward] = order.link;
         let orders = emulated::Orders {
-            ends: [place(far), place("to-sink")],
+            ends: self.star.ends(far),
             forward,
             backward,
             seed: self.seed,
@@ -224,9 +189,9 @@ impl Stage {
         let (command, congestion) = match system {
             System::Towpath => (self.service.command_of(&own), Some(OURS.to_owned())),
             System::Kernel => {
-                (self.kernel.command_of(&own)?, programs.as_ref().map(|it| it.name().to_owned()))
+                (self.star.kernel.command_of(&own)?, programs.as_ref().map(|it| it.name().to_owned()))
             }
-            System::Plain => (self.kernel.command_of(&own)?, Some("cubic".to_owned())),
+            System::Plain => (self.star.kernel.command_of(&own)?, Some("cubic".to_owned())),
         };
         let source = Peer::start_by(command, source::ROLE)?;
         source.send(&source::Orders { to: SINK, flows: order.flows, congestion }, &[])?;
@@ -339,13 +304,4 @@ fn service_at(
 ) -> anyhow::Result<Service> {
     let port = Port::Packet { interface: "packet:eth0", namespace: place.name(), address, flags };
     Service::start(options, port)
-}
-
-/// ECN for all flows, no metrics kept from run to run, and no packets but TCP's and ARP's.
-fn settle(namespace: &Namespace) -> anyhow::Result<()> {
-    let script = "set -e; echo 1 >/proc/sys/net/ipv4/tcp_ecn; echo 1 >/proc/sys/net/ipv4/tcp_no_metrics_save\n\
-                  f=/proc/sys/net/ipv6/conf/all/disable_ipv6; if [ -e $f ]; then echo 1 >$f; fi\n";
-    let mut command = namespace.command("sh")?;
-    program::run(command.args(["-c", script]), PATIENCE).context("cannot set up a network namespace")?;
-    Ok(())
 }

@@ -1,13 +1,4 @@
-//! The network namespaces, the service and the sink of all runs, and the execution of one run.
-//!
-//! ```text
-//!   kernel sender ns     link's ns                        sink's ns
-//!   10.79.0.1 eth0 ----- to-kernel  ---+
-//!                                      +- towpath link - to-sink ----- eth0 10.79.0.2
-//!   towpath's ns                       |
-//!             eth0 ----- to-towpath ---+   one process per run, its ends: sender of the run, sink
-//!   (no address; the service has 10.79.0.3 through a packet socket)
-//! ```
+//! The service and the sink of all runs, and the execution of one run, between the hosts of a [`Star`].
 
 use super::arguments::{Algorithm, Arguments};
 use super::counted::{self, Counters};
@@ -17,19 +8,15 @@ use super::record::Outcome;
 use crate::bulk::sink::{self, Ask, Count};
 use crate::bulk::source::{self, Open};
 use crate::cpu::{self, Meter};
-use crate::interrupt::{self, pause};
+use crate::interrupt::pause;
 use crate::launch::{self, Port, Service};
 use crate::peer::{self, Peer};
-use crate::tap::namespace::{Namespace, ip};
+use crate::tap::namespace::ip;
+use crate::tap::star::{self, SINK, Star, TO_KERNEL, TO_SERVICE};
 use crate::{clock, program};
 use anyhow::{Context, bail};
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-const KERNEL_ADDRESS: &str = "10.79.0.1/24";
-const SINK_ADDRESS: &str = "10.79.0.2/24";
-const SERVICE_ADDRESS: &str = "10.79.0.3/24";
-const SINK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(10, 79, 0, 2)), 5001);
 /// The largest buffer of a connection in bytes, for both systems: above the bandwidth-delay product of 1 Gbit/s and 20 ms.
 const BUFFER: &str = "16777216";
 /// Seconds allowed for opening all flows, and for an answer.
@@ -48,10 +35,7 @@ pub struct Stage {
     service: Service,
     sink: Peer,
     towpath: PathBuf,
-    kernel: Namespace,
-    _service: Namespace,
-    link: Namespace,
-    _sink: Namespace,
+    star: Star,
 }
 
 /// A source with open flows.
@@ -67,55 +51,30 @@ impl Stage {
     /// # Errors
     /// When the user is not root, or the service does not start.
     pub fn new(arguments: &Arguments) -> anyhow::Result<Self> {
-        Namespace::remove_orphans();
-        let [kernel, own, link, receiver] =
-            [Namespace::new()?, Namespace::new()?, Namespace::new()?, Namespace::new()?];
-        for (namespace, name) in [(&kernel, "to-kernel"), (&own, "to-towpath"), (&receiver, "to-sink")] {
-            let ns = namespace.name();
-            ip(&[
-                "-n",
-                link.name(),
-                "link",
-                "add",
-                name,
-                "type",
-                "veth",
-                "peer",
-                "name",
-                "eth0",
-                "netns",
-                ns,
-            ])?;
-        }
-        for namespace in [&kernel, &own, &link, &receiver] {
-            settle(namespace)?;
-        }
+        // Every kernel alike: buffers for one flow's window, no metrics kept from run to run.
+        let star = Star::new(&[
+            ("ipv4/tcp_no_metrics_save", "1"),
+            ("ipv4/tcp_rmem", &format!("4096 131072 {BUFFER}")),
+            ("ipv4/tcp_wmem", &format!("4096 16384 {BUFFER}")),
+        ])?;
         if arguments.no_sack {
-            write(&receiver, &[("ipv4/tcp_sack", "0")])?;
+            star::write(&star.receiver, &[("ipv4/tcp_sack", "0")])?;
         }
-        for (namespace, address) in [(&kernel, KERNEL_ADDRESS), (&receiver, SINK_ADDRESS)] {
-            ip(&["-n", namespace.name(), "address", "add", address, "dev", "eth0"])?;
-        }
-        for namespace in [&kernel, &own, &receiver] {
-            ip(&["-n", namespace.name(), "link", "set", "eth0", "up"])?;
-        }
-        for name in ["to-kernel", "to-towpath", "to-sink"] {
-            ip(&["-n", link.name(), "link", "set", name, "up"])?;
-        }
-        let sink = Peer::start_by(receiver.command_of(&peer::own_program()?)?, sink::ROLE)?;
+        ip(&["-n", star.receiver.name(), "address", "add", star::RECEIVER, "dev", "eth0"])?;
+        let sink = Peer::start_by(star.receiver.command_of(&peer::own_program()?)?, sink::ROLE)?;
         sink.send(&sink::Orders { at: SINK }, &[])?;
         sink.receive_within::<Count>(PATIENCE)?;
         let flags =
             ["--congestion", arguments.algorithm.name(), "--ring-max", BUFFER, "--region-mib", "4096"];
         let port = Port::Packet {
             interface: "packet:eth0",
-            namespace: own.name(),
-            address: SERVICE_ADDRESS,
+            namespace: star.service.name(),
+            address: star::SERVICE,
             flags: &flags,
         };
         let service = Service::start(&arguments.common, port)?;
         let towpath = launch::towpath(&arguments.common)?;
-        Ok(Self { service, sink, towpath, kernel, _service: own, link, _sink: receiver })
+        Ok(Self { service, sink, towpath, star })
     }
 
     /// One run: the flows open over a link without the mishap, which is then replaced by one with the mishap.
@@ -132,9 +91,7 @@ impl Stage {
         let (clean, struck) = point.links(&arguments.rate);
         let (warm_up, seconds) = (arguments.warm_up(point.rtt), arguments.seconds(point.rtt));
         let limit = 3.0 * PATIENCE + warm_up + seconds;
-        let far = if system == System::Towpath { "to-towpath" } else { "to-kernel" };
-        let place = |interface: &str| format!("packet:{interface}@{}", self.link.name());
-        let ends = [place(far), place("to-sink")];
+        let ends = self.star.ends(if system == System::Towpath { TO_SERVICE } else { TO_KERNEL });
         let orders = emulated::Orders { ends, forward: &clean, backward: &clean, seed, seconds: limit };
         // Reset connections that a failed run may have left open.
         self.ask(Ask::Reset)?;
@@ -164,7 +121,7 @@ impl Stage {
         let program = peer::own_program()?;
         let (command, congestion) = match system {
             System::Towpath => (self.service.command_of(&program), None),
-            System::Kernel => (self.kernel.command_of(&program)?, Some(algorithm.name().to_owned())),
+            System::Kernel => (self.star.kernel.command_of(&program)?, Some(algorithm.name().to_owned())),
         };
         let peer = Peer::start_by(command, source::ROLE)?;
         peer.send(&source::Orders { to: SINK, flows, congestion }, &[])?;
@@ -243,29 +200,5 @@ fn prove(counters: &Counters, received: u64) -> anyhow::Result<()> {
     if sent < received {
         bail!("only {sent} of {received} bytes went through the service");
     }
-    Ok(())
-}
-
-/// Sets up every kernel alike: buffers for one flow's window, no metrics kept from run to run, and no packets but TCP's and ARP's.
-fn settle(namespace: &Namespace) -> anyhow::Result<()> {
-    let settings = [
-        ("ipv4/tcp_no_metrics_save", "1"),
-        ("ipv4/tcp_rmem", &format!("4096 131072 {BUFFER}")),
-        ("ipv4/tcp_wmem", &format!("4096 16384 {BUFFER}")),
-    ];
-    write(namespace, &settings)
-}
-
-/// Writes the kernel's settings, each with its path below `/proc/sys/net`; and no IPv6.
-fn write(namespace: &Namespace, settings: &[(&str, &str)]) -> anyhow::Result<()> {
-    let mut script = String::from("set -e\n");
-    for (name, value) in settings {
-        script.push_str(&format!("echo '{value}' >/proc/sys/net/{name}\n"));
-    }
-    // A kernel without IPv6 has no such file.
-    script.push_str("f=/proc/sys/net/ipv6/conf/all/disable_ipv6; if [ -e $f ]; then echo 1 >$f; fi\n");
-    interrupt::check()?;
-    let mut command = namespace.command("sh")?;
-    program::run(command.args(["-c", &script]), PATIENCE).context("cannot set up a network namespace")?;
     Ok(())
 }
