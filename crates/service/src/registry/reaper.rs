@@ -201,7 +201,7 @@ impl Registry {
     fn free_contexts(&mut self, a: &Application) {
         let Some(family) = self.families.get_mut(&a.family()) else { return };
         let mine = family.remove_contexts_of(a.id);
-        mine.iter().for_each(|n| self.bells.set_context(a.family(), *n, None));
+        mine.iter().for_each(|n| self.wakers.set_context(a.family(), *n, None));
         if let Some(region) = self.oldest_region(a.id) {
             let taken = &region.memory.region().header().context_taken[Side::One.index()];
             for n in mine {
@@ -368,8 +368,8 @@ impl Registry {
     /// Ends a pair region with a dead side when its last connection has ended, or both sides are dead.
     fn drop_pair_if_over(&mut self, id: u32) {
         let Some(pair) = self.pairs.remove_if_over(id) else { return };
-        for bell in pair.relays_wakers() {
-            self.command(RELAY_CORE, Command::Unwatch(bell.clone()));
+        for waker in pair.relays_wakers() {
+            self.command(RELAY_CORE, Command::Unwatch(waker.clone()));
         }
         for (_, connection) in pair.connections() {
             self.end_grant(connection.grant);
@@ -427,11 +427,11 @@ impl Registry {
         let flows: Vec<u32> = uses.filter(|(_, u)| matches!(u, Use::Flow(_))).map(|(slot, _)| slot).collect();
         flows.into_iter().for_each(|slot| self.close_flow(id, slot, offender));
         if let Some(region) = self.regions.remove(&id) {
-            self.outputs.add(Output::Unwatch(region.bells[0].clone()));
-            self.bells.set_region(region.memory.index, None);
+            self.outputs.add(Output::Unwatch(region.wakers[0].clone()));
+            self.wakers.set_region(region.memory.index, None);
             self.forget_channels_of(&region);
-            for (core, bell) in region.bells[1..].iter().enumerate() {
-                self.command(core, Command::Unwatch(bell.clone()));
+            for (core, waker) in region.wakers[1..].iter().enumerate() {
+                self.command(core, Command::Unwatch(waker.clone()));
             }
             self.depart_region(region.memory, offender);
         }
