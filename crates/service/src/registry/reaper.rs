@@ -375,9 +375,10 @@ impl Registry {
             self.end_grant(connection.grant);
             self.uncount_sockets(connection.applications);
         }
-        // A forked child has its parent's mappings without having asked for them.
+        // A forked child has its parent's mappings without having asked for them. A party that has asked for none itself has none: it may be a
+        // server's first process, which only waits for its children and would never read what it is told.
         let has = |a: &&Application| {
-            a.pairs.contains(&id) || pair.parties.iter().any(|party| a.descends_from(*party))
+            a.pairs.contains(&id) || pair.parties.iter().any(|party| a.ancestors.contains(party))
         };
         let told: Vec<u32> = self.applications.values().filter(has).map(|a| a.id).collect();
         for application in told {
