@@ -156,7 +156,7 @@ impl Host {
         };
         let engine = Engine::new(
             start,
-            Shared { bells: Arc::default(), records: flows, loads: Arc::new(Loads::new(1)) },
+            Shared { wakers: Arc::default(), records: flows, loads: Arc::new(Loads::new(1)) },
         );
         Self {
             core,
