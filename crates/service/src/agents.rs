@@ -155,7 +155,7 @@ impl Agents {
         while let Some(notice) = self.endpoint.poll_notice() {
             match &notice {
                 ccp::Notice::Clamped { .. } | ccp::Notice::Misunderstood { .. } => {
-                    tracing::debug!("{notice}")
+                    tracing::debug!("{notice}");
                 }
                 ccp::Notice::ProgramRefused { agent, .. } => {
                     match self.refusals.insert(agent.clone(), notice.to_string()) {
