@@ -7,17 +7,17 @@ mod support;
 use base::{Duration, Seed};
 use channel::frame::{Goaway, Kind};
 use channel::hello::{Hello, Step};
-use channel::hub::Census;
+use channel::hub::{Census, Rejected};
 use channel::limits::{
     DEAD_AFTER, GREETING_TIME, GREETINGS_MAX, GREETINGS_OF_PEER, JOINS_A_SECOND, LATE_ANSWERS_SLACK,
     SESSIONS_OF_PEER,
 };
 use channel::proof::{Key, Purpose};
 use channel::session::{ECONNREFUSED, Ended};
-use channel::violation::{Refusal, Violation};
+use channel::violation::{Refusal, Rejection, Violation};
 use channel::{ChannelId, News};
 use std::net::IpAddr;
-use support::scene::{SOCKETS_MAX, Scene, WINDOW, bare, frame, open};
+use support::scene::{PEER, SOCKETS_MAX, Scene, WINDOW, bare, frame, open};
 
 #[test]
 fn each_breach_ends_the_session_with_its_reason() {
@@ -164,6 +164,24 @@ fn versions_zero_and_255_are_refused_and_what_is_no_hello_is_dropped() {
 }
 
 #[test]
+fn a_stranger_is_told_that_it_is_not_allowed_whatever_it_says() {
+    let mut scene = Scene::new(None);
+    let channel = ChannelId(77);
+    scene.hub.accepted(scene.now, channel, PEER, false);
+    let hello = scene.hello().encode(Step::Ask, &[0; 32]);
+    scene.send(channel, &[&hello[..], &[0xFF; 100]].concat());
+    assert_eq!(scene.reply(channel), bare(Kind::Refused, 0, Refusal::NotAllowed as u64));
+    scene.send(channel, &hello);
+    scene.now = scene.now.plus(GREETING_TIME);
+    scene.hub.tick(scene.now);
+    assert_eq!(scene.hub.poll_destroy(), Some(channel));
+    assert_eq!(scene.hub.census(), Census::default());
+    assert_eq!(scene.hub.refusals().greetings, 1, "counted once");
+    let rejected = Rejected { peer: PEER, why: Rejection::Refused(Refusal::NotAllowed) };
+    assert_eq!((scene.hub.poll_rejected(), scene.hub.poll_rejected()), (Some(rejected), None));
+}
+
+#[test]
 fn a_replayed_handshake_proves_nothing() {
     let secret = Some(&b"secret"[..]);
     let mut scene = Scene::new(secret);
@@ -237,8 +255,12 @@ fn channels_that_say_nothing_are_bounded_and_given_up() {
     }
     assert_eq!(scene.hub.census().greetings, GREETINGS_MAX, "many peers");
     scene.now = scene.now.plus(GREETING_TIME);
+    let refused = scene.hub.refusals().greetings;
     scene.hub.tick(scene.now);
     assert_eq!(scene.hub.census().greetings, 0);
+    // Those of strangers were counted when they were refused.
+    let strangers = (GREETINGS_MAX / 2 - GREETINGS_OF_PEER) as u64;
+    assert_eq!(scene.hub.refusals().greetings - refused, GREETINGS_MAX as u64 - strangers);
     assert_eq!(scene.hub.census().channels, 1, "a session is not disturbed");
     scene.now = scene.now.plus(DEAD_AFTER);
     scene.hub.tick(scene.now);

@@ -174,9 +174,19 @@ impl World {
         // A service that starts anew is the same station for its peer.
         let mac = format!("02:00:00:00:81:0{host}");
         up.args(["--port", &format!("packet:v{host}"), "--address", &address, "--mac", &mac]).args(arguments);
-        let service = Running(up.spawn().unwrap());
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(self.log_path(host)).unwrap();
+        let service = Running(up.stderr(log).spawn().unwrap());
         self.services[host] = Some(service);
         self.wait("the service starts", || self.towpath(host, "stat").output().unwrap().status.success());
+    }
+
+    fn log_path(&self, host: usize) -> std::path::PathBuf {
+        self.folder.path().join(format!("log{host}"))
+    }
+
+    /// What the services of that host have written to their log.
+    fn log(&self, host: usize) -> String {
+        std::fs::read_to_string(self.log_path(host)).unwrap_or_default()
     }
 
     fn wait(&self, what: &str, mut is: impl FnMut() -> bool) {
@@ -239,6 +249,9 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         self.services = [None, None];
+        if std::thread::panicking() {
+            (0..2).for_each(|host| println!("log of host {host}:\n{}", self.log(host)));
+        }
         self.names.iter().for_each(|name| _ = ip(&format!("netns del {name}")));
     }
 }
@@ -344,6 +357,10 @@ fn a_peer_with_another_secret_is_spoken_to_by_plain_tcp() {
     world.load(1, "prefer", &[]);
     world.wait("the peer counts as silent", || world.standing(0).0 == "silent");
     assert!(world.standing(0).1.contains("secret"), "{:?}", world.standing(0));
+    let line = "refused by the peer: the secrets differ";
+    world.wait("the refusal is in the log", || world.log(1).contains(line));
+    let refused = &world.report(1, "channels")["counted"]["greetings_refused"];
+    assert_eq!((world.log(1).matches(line).count(), refused.as_u64()), (1, Some(1)));
     world.load(1, "prefer", &[]);
     assert_eq!(world.opened(0), 0);
     let mut hold = world.run(0, "require", "hold.py", &[ADDRESSES[1], "5000"]);
@@ -357,12 +374,23 @@ fn garbage_at_the_channel_port_disturbs_nobody() {
     let mut hold = world.run(1, "require", "hold.py", &[ADDRESSES[0], "5000"]);
     assert_eq!(hold.line(), "held");
     let mut garbage = world.run_on_kernel(1, "garbage.py", &[ADDRESSES[0], PORT]);
-    garbage.until("done");
+    let number: u64 = garbage.until("done")[0].parse().unwrap();
     world.load(0, "require", &[]);
     let counted = || world.report(0, "channels")["counted"].clone();
     // Those that say nothing are given up after 5 s.
-    world.wait("all of it is refused", || counted()["greetings_refused"].as_u64() >= Some(24));
+    world.wait("all of it is refused", || counted()["greetings_refused"].as_u64() >= Some(number));
+    assert_eq!(counted()["greetings_refused"], number, "each is counted once");
     assert_eq!((&counted()["violations"], &counted()["sockets"]), (&0.into(), &1.into()));
+    let log = world.log(0);
+    for reason in [
+        "refused: no version of the protocol in common",
+        "the peer broke the rules: frame of unknown type 255",
+        "the peer broke the rules: HELLO with contradictory fields",
+        "has not ended its handshake",
+    ] {
+        let lines = log.lines().filter(|line| line.contains("10.81.0.3") && line.contains(reason)).count();
+        assert_eq!(lines, 1, "{reason}: each reason once: {log}");
+    }
 }
 
 #[test]

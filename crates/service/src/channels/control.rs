@@ -5,6 +5,7 @@ use super::OWNER;
 use super::ends::At;
 use super::engine::{Opening, Say, Start, Told};
 use super::peers::{Peers, Standing};
+use super::rejections::Rejections;
 use super::rules::{ChannelRule, Choice, Why, choose, is_in};
 use super::snapshot::Snapshot;
 use crate::ServiceError;
@@ -18,7 +19,7 @@ use crate::memory::size::Size;
 use crate::registry::registration::new_eventfd;
 use crate::registry::{Answer, Registry};
 use crate::tcp::{Carrier, Flow};
-use channel::hub::Over;
+use channel::hub::{Over, Rejected};
 use channel::lane::{Lane, Sharing};
 use channel::open::{KEEPALIVE, NODELAY, Open};
 use channel::session::ECONNREFUSED;
@@ -68,6 +69,8 @@ pub struct Channels {
     ends: HashSet<[SocketAddr; 2]>,
     /// Sockets opened and accepted, and those that went by plain TCP after all.
     pub counted: Counted,
+    /// Which channels refused in their handshake the log has named.
+    log: Rejections,
 }
 
 /// Counts since the service started.
@@ -125,6 +128,7 @@ impl Registry {
             peers: Peers::default(),
             ends: HashSet::new(),
             counted: Counted::default(),
+            log: Rejections::default(),
         });
         self.grow_own(id, PRESENT.min(size.data_len));
         let own: Vec<IpAddr> = self.tcp.slow.routes().own().iter().map(|own| own.addr).collect();
@@ -296,6 +300,11 @@ impl Registry {
                 self.channels.iter_mut().for_each(|channels| channels.peers.speaks(now, peer));
             }
             Told::Over(over) => self.session_over(over),
+            Told::Rejected(Rejected { peer, why }) => {
+                let now = self.now;
+                let line = self.channels.as_mut().and_then(|channels| channels.log.line(now, peer, why));
+                line.into_iter().for_each(|line| tracing::info!(%peer, "{line}"));
+            }
             Told::Violation(region, violation) => {
                 if let Some(owner) = self.regions.get(&region).map(|r| r.owner) {
                     self.doom(owner, format!("in a connection over channels: {violation}"));

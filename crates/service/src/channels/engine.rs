@@ -9,7 +9,7 @@ use super::stale::Stale;
 use crate::cores::wakers::Bells;
 use crate::memory::Memory;
 use base::{Duration, Instant};
-use channel::hub::Over;
+use channel::hub::{Over, Rejected};
 use channel::open::Open;
 use channel::session::{ECONNREFUSED, ECONNRESET, Ended};
 use channel::{ChannelId, Event, Hub, Lane, News, Session, SessionId, drive};
@@ -73,6 +73,8 @@ pub enum Told {
     Speaks(IpAddr),
     /// A session is over.
     Over(Over),
+    /// A channel did not come through its handshake.
+    Rejected(Rejected),
     /// The application of that region broke the rules.
     Violation(u32, Violation),
     /// More of that region must be present.
@@ -407,6 +409,9 @@ impl Engine {
         while let Some(over) = self.hub.poll_over() {
             self.asked.retain(|(id, _)| *id != over.session);
             self.told.push(Told::Over(over));
+        }
+        while let Some(rejected) = self.hub.poll_rejected() {
+            self.told.push(Told::Rejected(rejected));
         }
         let hub = &self.hub;
         let told = &mut self.told;

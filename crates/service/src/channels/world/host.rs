@@ -360,7 +360,7 @@ impl Host {
                 }
             }
             Told::Unserved { .. } => panic!("every program requires channels"),
-            Told::Speaks(_) | Told::Over(_) => {}
+            Told::Speaks(_) | Told::Over(_) | Told::Rejected(_) => {}
             Told::Violation(_, what) => panic!("a program broke the rules: {what}"),
             Told::MemoryShort { .. } => panic!("the regions are large enough"),
         }
