@@ -526,7 +526,8 @@ impl Hub {
 
     fn add(&mut self, now: Instant, id: u128, peer: IpAddr, class: Class, lane: Option<Lane>) {
         let policy = self.config.policy(class);
-        let settings = Settings { is_opener: lane.is_some(), sockets_max: self.config.sockets_max, policy };
+        let Config { sockets_max, largest_frame, .. } = self.config;
+        let settings = Settings { is_opener: lane.is_some(), sockets_max, largest_frame, policy };
         let session = Session::new(now, settings, self.config.paths(now, peer));
         let entry = Entry { session, peer, lane, class, is_touched: false, is_over_told: false };
         self.sessions.insert(id, entry);

@@ -89,6 +89,8 @@ pub(crate) struct Settings {
     pub is_opener: bool,
     /// Most virtual sockets at this side.
     pub sockets_max: u32,
+    /// Longest DATA frame that this side takes, bytes, as its HELLO has said.
+    pub largest_frame: u32,
     /// How chunks are placed on channels.
     pub policy: Policy,
 }

@@ -15,7 +15,7 @@ use channel::limits::{
 use channel::proof::{Key, Purpose};
 use channel::session::{ECONNREFUSED, Ended};
 use channel::violation::{Refusal, Rejection, Violation};
-use channel::{ChannelId, News};
+use channel::{ChannelId, Config, Hub, News};
 use std::net::IpAddr;
 use support::scene::{PEER, SOCKETS_MAX, Scene, WINDOW, bare, frame, open};
 
@@ -61,6 +61,29 @@ fn each_breach_ends_the_session_with_its_reason() {
         assert_eq!(scene.hub.census(), Census::default());
         assert!(scene.sink.end <= WINDOW);
         assert_eq!(scene.hub.refusals().violations, 1);
+    }
+}
+
+#[test]
+fn a_frame_longer_than_this_side_takes_ends_the_session() {
+    const LARGEST: u32 = 4_096;
+    let scene = || {
+        let mut scene = Scene::new(None);
+        scene.hub = Hub::new(Config { largest_frame: LARGEST, ..Config::new([1; 32], 1) });
+        let channel = scene.greet(None);
+        scene.send(channel, &open(1));
+        (scene, channel)
+    };
+    let data = |len: u32| frame(Kind::Data, 1, 0, &vec![0; len as usize]);
+    let (mut fits, channel) = scene();
+    fits.send(channel, &data(LARGEST));
+    assert_eq!((fits.why(), fits.sink.end), (None, u64::from(LARGEST)));
+    // Whole, and with no more of it than the first byte.
+    for (bytes, length) in [(data(LARGEST + 1), LARGEST + 1), (data(9_999)[..17].to_vec(), 9_999)] {
+        let (mut scene, channel) = scene();
+        scene.send(channel, &bytes);
+        let violation = Violation::Length { kind: Kind::Data, length };
+        assert_eq!((scene.why(), scene.sink.end), (Some(Ended::Violation(violation)), 0));
     }
 }
 

@@ -336,6 +336,9 @@ impl Session {
         mut bytes: Input<'_>,
         streams: &mut impl Streams,
     ) -> Result<(), Violation> {
+        if header.length > self.settings.largest_frame {
+            return Err(Violation::Length { kind: Kind::Data, length: header.length });
+        }
         let Named::Here(place) = self.named(header.socket)? else { return Ok(()) };
         self.confirm_open(place);
         if !self.is_live(place, Kind::Data)? {
