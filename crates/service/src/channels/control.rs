@@ -49,8 +49,10 @@ const SLOTS: u32 = 4_096;
 const PRESENT: u64 = 4 << 20;
 /// Sockets of peers that wait at a listener beyond its backlog.
 const WAITING_MAX: usize = 128;
-/// Longest time that the end of the service waits for its peers.
+/// Longest time that the end of the service waits for bytes of closed sockets, and for its peers.
 const SHUT_TIME: Duration = Duration::from_millis(500);
+/// Longest time that it then waits for the answers to the last resets.
+const REST_TIME: Duration = Duration::from_millis(200);
 
 /// The control thread's state of channels.
 #[derive(Debug)]
@@ -463,16 +465,19 @@ impl Registry {
         self.say(Say::RegionGone(region.memory.index));
     }
 
-    /// At the service's end: resets all virtual sockets, and waits until the peers know, for a short time.
+    /// At the service's end: resets the virtual sockets that programs still have, lets those that programs have closed send what is under way,
+    /// for a short time, and resets the rest. Then waits until the peers know.
     pub fn shut_channels(&self) {
         if self.channels.is_none() {
             return;
         }
-        self.say_at_once(Say::Shut);
-        let (mut left, pause) = (SHUT_TIME, Duration::from_millis(5));
-        while !left.is_zero() && self.channels_seen().is_some_and(|seen| seen.census.sockets > 0) {
-            std::thread::sleep(pause);
-            left = left.saturating_sub(pause);
+        for (say, most) in [(Say::Shut, SHUT_TIME), (Say::ShutRest, REST_TIME)] {
+            self.say_at_once(say);
+            let (mut left, pause) = (most, Duration::from_millis(5));
+            while !left.is_zero() && self.channels_seen().is_some_and(|seen| seen.census.sockets > 0) {
+                std::thread::sleep(pause);
+                left = left.saturating_sub(pause);
+            }
         }
     }
 }

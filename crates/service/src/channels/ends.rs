@@ -70,6 +70,13 @@ pub struct AppEnd {
     pub progress: u64,
 }
 
+impl AppEnd {
+    /// True when the application has closed the connection: only bytes under way keep it.
+    pub fn is_orphan(&self) -> bool {
+        self.progress_at != Instant::ZERO
+    }
+}
+
 /// What the application has done since the last look.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Look {
@@ -211,15 +218,14 @@ impl Ends {
 
     /// The application of that region has populated more: all its ends may grow.
     pub fn fed(&mut self, region: u32) {
-        let of_it = |entry: &Entry| entry.end.as_ref().is_some_and(|end| end.end.place.region_id == region);
-        let tags: Vec<u64> = self
-            .table
-            .iter()
-            .enumerate()
-            .filter(|(_, entry)| of_it(entry))
-            .map(|(place, entry)| entry.tag(place as u32))
-            .collect();
+        let tags = self.tags(|end| end.end.place.region_id == region);
         tags.into_iter().for_each(|tag| self.look_at(tag));
+    }
+
+    /// The names of the ends for which `is` holds.
+    pub fn tags(&self, is: impl Fn(&AppEnd) -> bool) -> Vec<u64> {
+        let named = self.table.iter().enumerate().filter(|(_, entry)| entry.end.as_ref().is_some_and(&is));
+        named.map(|(place, entry)| entry.tag(place as u32)).collect()
     }
 
     /// Rings of that region concern no end any more: its index may be another region's soon.

@@ -70,17 +70,33 @@ impl World {
         let port = 10_000 + self.begun.len() as u16;
         let [key, peer_key] = [0, 0].map(|_| self.seed.next_u64());
         let aborts_at = self.seed.chance(50_000).then(|| self.seed.below(reads + 1));
-        let plan = Plan { key, peer_key, writes, reads, aborts_at };
-        if !self.hosts[from].connect(class, port, address(from ^ 1), plan) {
+        let plan = Plan { key, peer_key, writes, reads, aborts_at, leaves: false, stops: false };
+        if !self.begin(from, class, port, plan, |there| there) {
             return;
         }
-        let there = Plan { key: peer_key, peer_key: key, writes: reads, reads: writes, aborts_at: None };
-        self.hosts[from ^ 1].expected.insert(port, there);
         if self.seed.chance(30_000) {
             self.hosts[from ^ 1].refused.insert(port);
         }
         self.aborted.extend(aborts_at.map(|_| port));
         self.begun.push((port, from));
+    }
+
+    /// A program of that host connects by that plan to one of the other host, which does what `there` makes of the plan for the other end.
+    fn begin(
+        &mut self,
+        from: usize,
+        class: Class,
+        port: u16,
+        plan: Plan,
+        there: impl FnOnce(Plan) -> Plan,
+    ) -> bool {
+        let is_begun = self.hosts[from].connect(class, port, address(from ^ 1), plan);
+        let Plan { key, peer_key, writes, reads, .. } = plan;
+        let other = Plan { key: peer_key, peer_key: key, writes: reads, reads: writes, ..Plan::default() };
+        if is_begun {
+            self.hosts[from ^ 1].expected.insert(port, there(other));
+        }
+        is_begun
     }
 
     /// One step of time: everything that is due now, and then on to what is due next, at most `pause` later.
@@ -279,4 +295,51 @@ fn a_way_that_dies_moves_its_bytes_to_the_other_and_no_socket_notices() {
         world.network.dark_way = None;
         wait_for_ways(&mut world, [0, 1]);
     }
+}
+
+/// A program of host 0 writes to one of host 1 and closes its socket at once; then the service of host 0 ends. `stops`: the other program reads
+/// nothing. Returns what the other program came to.
+fn write_close_and_shut(seed: u64, stops: bool) -> (World, Option<Outcome>) {
+    let mut world = World::new(seed, 2);
+    let plan = Plan { key: 1, peer_key: 2, writes: 7_000, leaves: true, ..Plan::default() };
+    assert!(world.begin(0, Class::Throughput, 10_000, plan, |there| Plan { stops, ..there }));
+    // One more that its program keeps.
+    let kept = Plan { key: 3, peer_key: 4, writes: 500_000, ..Plan::default() };
+    assert!(world.begin(0, Class::Throughput, 10_001, kept, |there| there));
+    while !world.hosts[0].outcomes.contains_key(&10_000) {
+        world.step(Duration::from_us(50));
+    }
+    world.hosts[0].shut(false);
+    let until = world.now.plus(Duration::from_secs(if stops { 1 } else { 20 }));
+    while world.now < until && !world.hosts[1].outcomes.contains_key(&10_000) {
+        world.step(Duration::from_ms(1));
+    }
+    let outcome = world.hosts[1].outcomes.get(&10_000).copied();
+    (world, outcome)
+}
+
+#[test]
+fn what_is_written_and_closed_arrives_though_the_service_ends() {
+    for seed in 1..=20 {
+        let (mut world, outcome) = write_close_and_shut(seed, false);
+        assert_eq!(outcome, Some(Outcome::Whole), "{seed}");
+        assert_eq!(
+            world.hosts[1].outcomes.get(&10_001),
+            Some(&Outcome::Reset),
+            "{seed}: its program has it still"
+        );
+        world.step(Duration::from_secs(1));
+        assert_eq!(world.hosts[0].snapshot().census.sockets, 0, "{seed}");
+    }
+}
+
+#[test]
+fn what_cannot_arrive_is_reset_when_the_service_has_waited() {
+    let (mut world, outcome) = write_close_and_shut(1, true);
+    assert_eq!(outcome, None);
+    assert_eq!(world.hosts[0].snapshot().census.sockets, 1, "the reader has stopped");
+    world.hosts[0].shut(true);
+    (0..100).for_each(|_| world.step(Duration::from_ms(10)));
+    assert_eq!(world.hosts[0].snapshot().census.sockets, 0);
+    assert_eq!(world.hosts[1].outcomes.get(&10_000), Some(&Outcome::Reset));
 }

@@ -285,6 +285,11 @@ impl Host {
         self.deadline.min(self.slow.next_deadline()).min(self.engine.deadline())
     }
 
+    /// The service ends: first what programs still have, then the rest.
+    pub fn shut(&mut self, rest: bool) {
+        self.say(if rest { Say::ShutRest } else { Say::Shut });
+    }
+
     fn say(&mut self, say: Say) {
         self.engine.obey(self.now, say);
     }
