@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, VecDeque};
 use base::{Duration, Instant};
 
 use crate::channel::{Channel, Greeted, free};
-use crate::hello::Agreed;
+use crate::hello::{Agreed, CONGESTED};
 use crate::limits::{CHANNELS_MAX, JOINS_A_SECOND, RECONNECT_TIME, WINDOW_MAX};
 use crate::open::Open;
 use crate::paths::Paths;
@@ -82,6 +82,17 @@ impl Draining {
     }
 }
 
+/// Whether congestion windows hold back what the acceptor sends.
+#[derive(Clone, Copy, Debug, Default)]
+struct Congested {
+    /// As this side, the acceptor, sees it, or as the acceptor has said.
+    is: bool,
+    /// The acceptor must tell the opener.
+    owes: bool,
+    /// The acceptor has told the opener once.
+    was_told: bool,
+}
+
 /// What a session is made with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
@@ -104,6 +115,7 @@ pub struct Session {
     is_heard: bool,
     ended: Option<Ended>,
     draining: Draining,
+    congested: Congested,
     channels: Vec<Channel>,
     next_number: u32,
     /// Channels that have joined since the second that began then.
@@ -152,6 +164,7 @@ impl Session {
             is_heard: false,
             ended: None,
             draining: Draining::default(),
+            congested: Congested::default(),
             channels: Vec::new(),
             next_number: 0,
             joined: 0,
@@ -281,6 +294,21 @@ impl Session {
         self.elect(now);
     }
 
+    /// Tells the opener whether congestion windows hold back what this side sends, so that it does not make more channels to a network that is
+    /// full. Does nothing at the opener's side, and with a peer that does not know the frame.
+    pub fn note_congested(&mut self, is: bool) {
+        let is_known = self.agreed.is_some_and(|agreed| agreed.features & CONGESTED != 0);
+        if is_known && !self.settings.is_opener && self.congested.is != is {
+            (self.congested.is, self.congested.owes) = (is, true);
+        }
+    }
+
+    /// True when congestion windows hold back what the acceptor of this session sends.
+    #[must_use]
+    pub fn is_acceptor_congested(&self) -> bool {
+        self.congested.is
+    }
+
     /// Ends channels beyond those wanted, each time the youngest of the address with the most.
     fn trim(&mut self) {
         if !self.settings.is_opener {
@@ -390,6 +418,7 @@ impl Session {
     fn repeat(&mut self) {
         self.opens_sent = 0;
         self.draining.owes_ask |= self.draining.is_ours && !self.draining.was_answered;
+        self.congested.owes |= self.congested.was_told;
         for place in self.sockets.places() {
             let socket = self.sockets.at(place);
             let (stage, id) = (socket.stage, socket.id);
@@ -447,6 +476,16 @@ impl Session {
     /// The channels with the addresses of the peer that they go to.
     pub fn channels_by_address(&self) -> impl Iterator<Item = (ChannelId, IpAddr, ChannelState)> {
         self.channels.iter().map(|channel| (channel.id, channel.address, channel.state()))
+    }
+
+    /// How many sockets have sent their latest bytes over each channel, by the channel's number. Looks at every socket.
+    #[must_use]
+    pub fn sockets_by_channel(&self) -> BTreeMap<u32, usize> {
+        let mut all = BTreeMap::new();
+        for on in self.sockets.iter().filter_map(|socket| socket.sending.on()) {
+            *all.entry(on.0).or_default() += 1;
+        }
+        all
     }
 
     /// Number of addresses of the peer.

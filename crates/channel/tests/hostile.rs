@@ -24,7 +24,10 @@ fn each_breach_ends_the_session_with_its_reason() {
     let credit = |acked, edge: u64| frame(Kind::Credit, 1, acked, &edge.to_le_bytes());
     let far = 1 << 50;
     let cases = [
-        (vec![0, 0, 0, 12], Violation::Type(12)),
+        (vec![0, 0, 0, 13], Violation::Type(13)),
+        // Of a feature that the peer's HELLO has not named.
+        (bare(Kind::Congested, 0, 1), Violation::Type(12)),
+        (bare(Kind::Congested, 1, 1), Violation::UnknownSocket(1)),
         (
             frame(Kind::Data, 1, 0, &[0; 10_001]),
             Violation::BeyondCredit { socket: 1, end: 10_001, edge: WINDOW },
