@@ -20,8 +20,9 @@ use crate::registry::registration::new_eventfd;
 use crate::registry::{Answer, Registry};
 use crate::tcp::{Carrier, Flow};
 use channel::hub::{Over, Rejected};
-use channel::lane::{Lane, Sharing};
+use channel::lane::{Class, Lane, Sharing};
 use channel::open::{KEEPALIVE, NODELAY, Open};
+use channel::scheduler::Policy;
 use channel::session::ECONNREFUSED;
 use channel::{Hub, SessionId};
 use control::{AcceptRecord, KernelReason, RegionInfo, Reply, SocketOptions};
@@ -61,6 +62,8 @@ pub struct Channels {
     allowed: Vec<Network>,
     port: u16,
     sharing: Sharing,
+    /// How bulk data is placed, if the configuration says so.
+    policy: Option<Policy>,
     /// The service's own region.
     pub own: u32,
     /// The session of each channel that this host has made, by the slot of its connection.
@@ -118,13 +121,14 @@ impl Registry {
         self.introduce_region(&region, OWNER, ENGINE_CORE);
         let memory = region.memory.clone();
         self.regions.insert(id, AppRegion { sealed: true, ..region });
-        let Settings { rules, allowed, port, is_shared, channels, .. } = settings;
+        let Settings { rules, allowed, port, is_shared, channels, policy, .. } = settings;
         let sharing = if is_shared { Sharing::Always } else { Sharing::SameUser };
         self.channels = Some(Channels {
             rules,
             allowed,
             port,
             sharing,
+            policy,
             own: id,
             placed: HashMap::new(),
             peers: Peers::default(),
@@ -491,6 +495,15 @@ impl Channels {
     /// The rules of `--channel-rules`, in their order.
     pub fn rules(&self) -> &[ChannelRule] {
         &self.rules
+    }
+
+    /// Why chunks of sockets of that class are placed as they are.
+    pub fn policy_why(&self, class: Class) -> &'static str {
+        match (class, self.policy) {
+            (Class::Latency, _) => "latency: no message waits for another channel",
+            (Class::Throughput, None) => "throughput: the channels share the load",
+            (Class::Throughput, Some(_)) => "--channel-policy",
+        }
     }
 
     /// True when the configuration names the peer.

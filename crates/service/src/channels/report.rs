@@ -69,8 +69,12 @@ struct Channel {
     remote: String,
     /// The core with the connection.
     core: Option<usize>,
+    /// Sockets whose latest bytes went over this channel.
+    sockets: usize,
     unsent: usize,
     unconfirmed: u64,
+    /// Segments that the connection has sent again; `None`: it has just ended.
+    retransmits: Option<u32>,
 }
 
 #[derive(Debug, Serialize)]
@@ -81,6 +85,8 @@ struct Session {
     opener: bool,
     uid: Option<u32>,
     policy: &'static str,
+    /// Why that policy places the bytes.
+    policy_why: &'static str,
     sockets: usize,
     channels: Vec<Channel>,
     /// The number of channels that the session should have; `None`: the peer has opened it, and decides.
@@ -114,7 +120,7 @@ fn id(session: u128) -> String {
 }
 
 fn channel(registry: &Registry, seen: &ChannelSeen) -> Channel {
-    let &ChannelSeen { number, address, slot, core, unsent, unconfirmed } = seen;
+    let &ChannelSeen { number, address, slot, core, sockets, unsent, unconfirmed, retransmits } = seen;
     let ends = slot.and_then(|slot| registry.channel_ends(slot));
     let [local, remote] = [0, 1].map(|end| ends.map(|ends| ends[end].to_string()));
     Channel {
@@ -122,8 +128,10 @@ fn channel(registry: &Registry, seen: &ChannelSeen) -> Channel {
         local,
         remote: remote.unwrap_or_else(|| address.to_string()),
         core,
+        sockets,
         unsent,
         unconfirmed,
+        retransmits,
     }
 }
 
@@ -138,6 +146,7 @@ fn session(registry: &Registry, seen: &SessionSeen) -> Session {
         opener: seen.is_opener,
         uid: seen.user,
         policy: seen.policy,
+        policy_why: registry.channels.as_ref().map_or("", |channels| channels.policy_why(seen.class)),
         sockets: seen.sockets,
         channels: seen.channels.iter().map(|seen| channel(registry, seen)).collect(),
         channels_wanted: seen.wanted.map(|(number, _)| number),
