@@ -3,6 +3,7 @@ Usage: breach.py ADDRESS PORT SECRET SERVER. SERVER is a port at which a program
 when the service has ended that session, then `done`."""
 import hashlib
 import hmac
+import itertools
 import os
 import socket
 import struct
@@ -12,6 +13,8 @@ import time
 HELLO, OPEN, OPENED, DATA, CREDIT, PONG = 1, 2, 3, 5, 8, 10
 address, port, secret, server = sys.argv[1], int(sys.argv[2]), sys.argv[3].encode(), int(sys.argv[4])
 EPOCH = time.time_ns()
+# A socket of another session may have a port for longer than its session.
+ports = itertools.count(40000)
 
 
 def frame(kind, number, argument, body=b"", length=None):
@@ -55,7 +58,7 @@ def greet():
 
 def opened(connection):
     """Opens socket 1; returns the credit."""
-    to = struct.pack("<BBHHH", 4, 0, 40000, server, 0) + socket.inet_aton(address) + bytes(12)
+    to = struct.pack("<BBHHH", 4, 0, next(ports), server, 0) + socket.inet_aton(address) + bytes(12)
     connection.sendall(frame(OPEN, 1, 100_000, to))
     kind, number, credit, _ = receive(connection)
     assert (kind, number) == (OPENED, 1), (kind, number)
@@ -84,7 +87,7 @@ def acked_unsent(connection):
 
 
 def open_order(connection):
-    return frame(OPEN, 7, 0, struct.pack("<BBHHH", 4, 0, 40000, server, 0) + bytes(16))
+    return frame(OPEN, 7, 0, struct.pack("<BBHHH", 4, 0, next(ports), server, 0) + bytes(16))
 
 
 def unasked_pong(connection):

@@ -1,5 +1,6 @@
 """Connects, gets one byte back, prints `held`, waits for the end of the connection, and prints what came: `end`, or the errno.
 Usage: hold.py ADDRESS PORT [UID]. With UID it becomes that user first."""
+import encodings.idna  # another user may not read where it lies
 import os
 import socket
 import sys
