@@ -103,7 +103,7 @@ fn single_link(options: &Options, samples: &mut Samples, report: &mut Report) {
 
 /// Figure 12: a cluster of machines in pods.
 fn cluster(options: &Options, samples: &mut Samples, report: &mut Report) {
-    // The whole of it, 2,560 machines, takes 7 GB and many minutes: `--seconds` above 10 asks for it.
+    // The whole of it, 2,560 machines, takes 15 GB and many minutes: `--seconds` above 10 asks for it.
     let is_whole = !options.quick && options.seconds() > 10.0;
     let (pods, machines, ms) = match (options.quick, is_whole) {
         (true, _) => (4, 5, 5),

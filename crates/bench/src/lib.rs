@@ -190,7 +190,7 @@ const BENCHES: &[Bench] = &[
     },
     Bench {
         name: "dctcp-rate",
-        about: "figures 11, 12 and 13 of the TAS paper in the simulator; --seconds 11: 2,560 machines, 7 GB",
+        about: "figures 11, 12 and 13 of the TAS paper in the simulator; --seconds 11: 2,560 machines, 15 GB",
         run: dctcp_rate::run,
     },
     Bench {

@@ -2,7 +2,7 @@
 
 use ccp_agent::{Algorithm, Datapath, Failure, Flow, FlowInfo, Outcome, Report};
 
-use crate::named;
+use crate::{grown, named};
 
 /// Segments per cubed second (section 5.1).
 const C: f64 = 0.4;
@@ -30,7 +30,12 @@ impl Algorithm for Cubic {
     }
 
     fn new_flow(&mut self, datapath: Datapath, info: &FlowInfo) -> Result<Box<dyn Flow>, Failure> {
-        datapath.set_program("cubic", &[("mss", info.mss)])?;
+        let mut fields = vec![("mss", info.mss)];
+        if let Some(window) = grown(info) {
+            // Congestion avoidance without a loss before it: K is 0, and the curve and Reno's window begin here (section 4.8).
+            fields.extend([("ssthresh", window), ("w_max", window), ("est", 1000 * window)]);
+        }
+        datapath.set_program("cubic", &fields)?;
         Ok(Box::new(CubicFlow { datapath, mss: info.mss, w_max: 0 }))
     }
 }

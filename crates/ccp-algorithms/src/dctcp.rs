@@ -2,7 +2,7 @@
 
 use ccp_agent::{Algorithm, Datapath, Failure, Flow, FlowInfo, Outcome, Report};
 
-use crate::named;
+use crate::{grown, named};
 
 /// The algorithm, which flows choose as `dctcp`. It needs a receiver that echoes marks exactly.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,9 @@ impl Algorithm for Dctcp {
     }
 
     fn new_flow(&mut self, datapath: Datapath, info: &FlowInfo) -> Result<Box<dyn Flow>, Failure> {
-        datapath.set_program("dctcp", &[("mss", info.mss)])?;
+        let mut fields = vec![("mss", info.mss)];
+        fields.extend(grown(info).map(|window| ("ssthresh", window)));
+        datapath.set_program("dctcp", &fields)?;
         Ok(Box::new(DctcpFlow(datapath)))
     }
 }

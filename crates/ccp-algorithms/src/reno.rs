@@ -2,7 +2,7 @@
 
 use ccp_agent::{Algorithm, Datapath, Failure, Flow, FlowInfo, Outcome, Report};
 
-use crate::named;
+use crate::{grown, named};
 
 /// The algorithm, which flows choose as `reno`.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,9 @@ impl Algorithm for Reno {
     }
 
     fn new_flow(&mut self, datapath: Datapath, info: &FlowInfo) -> Result<Box<dyn Flow>, Failure> {
-        datapath.set_program("reno", &[("mss", info.mss)])?;
+        let mut fields = vec![("mss", info.mss)];
+        fields.extend(grown(info).map(|window| ("ssthresh", window)));
+        datapath.set_program("reno", &fields)?;
         Ok(Box::new(RenoFlow(datapath)))
     }
 }

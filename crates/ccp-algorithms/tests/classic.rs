@@ -86,3 +86,36 @@ fn dctcp_keeps_the_queue_at_the_mark() {
     assert!(queue > 0.2 * mark && queue < 1.6 * mark, "{queue} ms, marked above {mark} ms");
     assert_eq!(world.senders[&1].lost, 0);
 }
+
+/// The window in segments after ten round trips, and what was lost until then, of a flow over 48 Mbit/s, 20 ms, with a queue of one bandwidth-delay
+/// product: 82 segments each.
+fn after_ten_round_trips(algorithm: impl ccp_agent::Algorithm + 'static, grown: Option<u64>) -> (u64, u64) {
+    let mut world = World::new(Path::new(48.0, 20, 1.0), algorithm);
+    match grown {
+        Some(segments) => world.grown_flow(1, segments, 100_000),
+        None => world.flow(1, 0, 100_000),
+    }
+    world.run(200);
+    let sender = &world.senders[&1];
+    (sender.cwnd / MSS, sender.lost)
+}
+
+/// A live flow that is given to an algorithm does not start slowly again: that would double its window until the queue is full.
+#[test]
+fn a_flow_that_comes_with_a_grown_window_goes_on_in_congestion_avoidance() {
+    let grown = Some(80);
+    for (window, lost) in [
+        after_ten_round_trips(Reno, grown),
+        after_ten_round_trips(Cubic, grown),
+        after_ten_round_trips(Dctcp, grown),
+    ] {
+        assert!((80..=95).contains(&window) && lost == 0, "{window} segments, {lost} lost");
+    }
+    for (window, lost) in [
+        after_ten_round_trips(Reno, None),
+        after_ten_round_trips(Cubic, None),
+        after_ten_round_trips(Dctcp, None),
+    ] {
+        assert!(window > 82 || lost > 0, "{window} segments, {lost} lost: a new flow doubles until it loses");
+    }
+}

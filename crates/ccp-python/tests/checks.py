@@ -2,7 +2,12 @@
 
 import json
 import os
+import socket
+import struct
 import sys
+import tempfile
+import threading
+import time
 import unittest
 
 import towpath_cc as cc
@@ -189,6 +194,88 @@ class Checks(unittest.TestCase):
         self.assertEqual(cc.try_(eager, link=LINK, seconds=1).failures, [])
         self.assertGreater(eager.timers, 5000)
         self.assertLess(eager.timers, 10_001)
+
+    def test_a_handler_that_sleeps_takes_no_virtual_time(self):
+        class SleepsOnce(FixedFlow):
+            def on_report(self, report):
+                super().on_report(report)
+                if len(self.reports) == 5:
+                    time.sleep(0.05)
+
+        class Sleeps(Fixed):
+            def new_flow(self, datapath, info):
+                return SleepsOnce(datapath, info)
+
+        Fixed.made.clear()
+        awake, asleep = (cc.try_(algorithm, link=LINK, seconds=1) for algorithm in (Fixed, Sleeps))
+        self.assertEqual(asleep.failures, [])
+        self.assertEqual(awake.throughputs, asleep.throughputs)
+        first, second = Fixed.made
+        self.assertEqual(first.reports, second.reports)
+
+    def test_reports_wait_in_the_socket_of_a_handler_that_sleeps(self):
+        """A live agent: what finds no room is seen by the datapath (EAGAIN), all else is answered when the handler wakes."""
+        wakes, begins = threading.Event(), threading.Event()
+
+        class Sleeps(cc.Algorithm):
+            programs = {"sums": SUMS}
+
+            def new_flow(self, datapath, info):
+                self.datapath, self.answers = datapath, 0
+                datapath.set_program("sums")
+                return self
+
+            def on_report(self, report):
+                begins.set()
+                wakes.wait()
+                self.answers += 1
+                self.datapath.update(Cwnd=self.answers)
+
+        with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datapath:
+            ours, theirs = folder + "/agent", folder + "/datapath"
+            datapath.bind(theirs)
+            datapath.settimeout(30)
+            is_over = []
+
+            def serve():
+                agent = cc.Agent(Sleeps())
+                agent.run(ours, log=lambda line: is_over and agent.stop())
+
+            agent = threading.Thread(target=serve, daemon=True)
+            agent.start()
+            while not os.path.exists(ours):
+                time.sleep(0)
+            ready = struct.pack("<HHII", 5, 12, 0, 1)
+            datapath.sendto(ready, ours)
+            while struct.unpack_from("<H", datapath.recv(4096)) != (2,):
+                pass
+            # One flow: window, segment size, ports and addresses of no matter; the rest is a name, which may be empty.
+            datapath.sendto(struct.pack("<HHI", 0, 96, 9) + struct.pack("<6I", 14480, 1448, 1, 1, 1, 1) + bytes(64), ours)
+            said = datapath.recv(4096)
+            while struct.unpack_from("<H", said) != (4,):
+                said = datapath.recv(4096)
+            (number,) = struct.unpack_from("<I", said, 8)
+            report = struct.pack("<HHIII", 1, 32, 9, number, 2) + struct.pack("<2Q", 1448, 0)
+            datapath.sendto(report, ours)
+            self.assertTrue(begins.wait(30))
+            datapath.setblocking(False)
+            sent = 1
+            with self.assertRaises(BlockingIOError):
+                while sent < 1_000_000:
+                    datapath.sendto(report, ours)
+                    sent += 1
+            datapath.settimeout(30)
+            wakes.set()
+            windows = []
+            while len(windows) < sent:
+                said = datapath.recv(4096)
+                if struct.unpack_from("<H", said) == (3,):
+                    windows.append(struct.unpack_from("<Q", said, 17)[0])
+            self.assertEqual(windows, list(range(1, sent + 1)))
+            is_over.append(True)
+            datapath.sendto(struct.pack("<HHIII", 1, 16, 9, number, 0), ours)
+            agent.join(30)
+            self.assertFalse(agent.is_alive())
 
     def test_an_interrupt_ends_the_trial(self):
         class Stops(cc.Algorithm):

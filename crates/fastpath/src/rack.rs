@@ -318,6 +318,32 @@ impl State {
             || self.records.runs(f.cold).iter().filter(is_held).count() >= THRESHOLD as usize
     }
 
+    /// Of data sent once, in the order of its sequence numbers: the end of what was sent before `rack` and longer ago than `patience`
+    /// microseconds; and microseconds until more of it is (`i64::MAX`: there is no more).
+    fn sent_before(&self, f: &FlowMut<'_>, rack: Sent, patience: u32) -> (SeqNumber, i64) {
+        let (mut below, highest) = (f.tx.snd_una, self.records.highest(f));
+        let mut bursts = self.records.bursts(f).peekable();
+        while let Some((end, at)) = bursts.next() {
+            let until = bursts.peek().map_or(at.wrapping_add(f.cold.srtt_us >> 4), |&(_, next)| next);
+            let end = match (at == rack.at, Sent { at, end }.is_after(rack)) {
+                (false, true) => break,
+                (true, true) => rack.end,
+                // A retransmission that went while the burst was being sent says nothing of the part that was sent after it, and which
+                // part that is is not known: only what lies below delivered data was sent before that.
+                (false, false) if SeqNumber(rack.at).is_before(SeqNumber(until)) => {
+                    if highest.is_before(end) { highest } else { end }
+                }
+                _ => end,
+            };
+            let left = time_left(self.now_us(), at, patience);
+            if left > 0 {
+                return (below, if below.is_before(end) { left } else { i64::MAX });
+            }
+            below = below.later_of(end);
+        }
+        (below, i64::MAX)
+    }
+
     /// `RACK_detect_loss` (RFC 8985 section 6.2 step 5). Returns whether data newly counts as lost, and when to check again.
     pub(crate) fn detect(&mut self, f: &mut FlowMut<'_>) -> (bool, Option<Instant>) {
         let r = &f.cold.recovery;
@@ -328,26 +354,9 @@ impl State {
         }
         let rack = Sent { at: r.rack_at, end: r.rack_end };
         let patience = r.rack_rtt_us.saturating_add(self.reordering_window(f));
-        // Microseconds until data sent at `at` counts as lost.
         let now = self.now_us();
-        let left = |at: u32| i64::from(patience) - i64::from(now.wrapping_sub(at));
-        let mut next = i64::MAX;
-        // Data sent once, before the segment delivered last: it was sent in the order of its sequence numbers.
-        let mut below = f.tx.snd_una;
-        for (end, at) in self.records.bursts(f) {
-            let end = match (at == rack.at, Sent { at, end }.is_after(rack)) {
-                (false, true) => break,
-                (true, true) => rack.end,
-                _ => end,
-            };
-            if left(at) > 0 {
-                if below.is_before(end) {
-                    next = left(at);
-                }
-                break;
-            }
-            below = below.later_of(end);
-        }
+        let (below, next) = self.sent_before(f, rack, patience);
+        let left = |at: u32| time_left(now, at, patience);
         let range = Interval { left: f.tx.snd_una, right: below };
         let mut any =
             below != range.left && self.records.turn(f.cold, range, Some(Kind::Lost), |run| run.is_none());
@@ -363,4 +372,9 @@ impl State {
         let at = (next != i64::MAX).then(|| self.now.plus(Duration::from_us(next.max(1) as u64)));
         (any, at)
     }
+}
+
+/// Microseconds from `now` until data sent at `at` counts as lost, when it may take `patience` microseconds.
+fn time_left(now: u32, at: u32, patience: u32) -> i64 {
+    i64::from(patience) - i64::from(now.wrapping_sub(at))
 }

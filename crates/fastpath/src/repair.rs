@@ -133,8 +133,11 @@ impl State {
     /// Updates the scoreboard and the sums for retransmitted data. If the board has no room the range keeps its kind.
     fn note_again(&mut self, f: &mut FlowMut<'_>, range: Interval) {
         self.records.set(f.cold, range, Some(Kind::Again), self.now_us());
+        let is_impatient = f.cold.is_impatient(f.rx.flags);
         let r = &mut f.cold.recovery;
-        r.restart_at = self.now;
+        if !is_impatient {
+            r.restart_at = self.now;
+        }
         if r.episode != Episode::None {
             let len = range.right.since(range.left);
             r.prr_out = r.prr_out.saturating_add(len);
@@ -159,6 +162,7 @@ impl State {
         let owed = flight.saturating_sub(f.tx.in_flight());
         self.reduce_for(f, Event::Lost);
         let r = &mut f.cold.recovery;
+        r.restart_at = self.now;
         (r.prr_delivered, r.prr_out, r.prr_flight) = (owed, 0, before.max(1));
         f.cold.counters.recoveries += 1;
         self.counters.recoveries += 1;
@@ -192,7 +196,11 @@ impl State {
         match r.episode {
             Episode::Fast if advanced && !f.rx.has(state::SACK) => {
                 // "If this ACK does not acknowledge all of the data up to and including recover, then this is a partial ACK. In
-                // this case, retransmit the first unacknowledged segment" (RFC 6582 section 3.2).
+                // this case, retransmit the first unacknowledged segment ... For the first partial ACK that arrives during fast
+                // recovery, also reset the retransmit timer" (RFC 6582 section 3.2).
+                if r.prr_out <= u32::from(f.tx.mss) {
+                    r.restart_at = self.now;
+                }
                 let signals = Signals { acked_bytes: news.bytes, ..f.signals(self.now) };
                 f.steer(Event::Partial, &signals);
                 self.lose_first(f);

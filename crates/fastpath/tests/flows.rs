@@ -135,6 +135,36 @@ fn three_duplicates_send_the_segment_again_and_partial_acknowledgements_the_next
     assert_eq!(s.host.timeouts, 0);
 }
 
+/// "For the first partial ACK that arrives during fast recovery, also reset the retransmit timer" (RFC 6582 section 3.2), and for no
+/// later one: after a loss of many segments the timeout ends the repair of one segment in a round trip.
+#[test]
+fn only_the_first_partial_acknowledgement_puts_the_timeout_off() {
+    let change = |i: &mut flow::Install| i.features &= !state::SACK;
+    let mut s = scene_with(change, Capabilities::plain(1500, MAC_A), config());
+    s.peer.ack(0, 0);
+    assert_eq!(s.send(&[7; 10 * 1448]).len(), 10);
+    for _ in 0..3 {
+        s.peer.ack(0, 0);
+        s.poll();
+    }
+    s.now = s.now.plus(Duration::from_ms(90));
+    s.peer.ack(0, 1448);
+    assert_eq!(s.poll()[0].seq, 1448, "the first partial acknowledgement");
+    let due = s.now.plus(s.cold().rto);
+    let mut acked = 1;
+    while s.now.plus(Duration::from_ms(60)) < due {
+        s.now = s.now.plus(Duration::from_ms(60));
+        acked += 1;
+        s.peer.ack(0, acked * 1448);
+        assert_eq!(s.poll()[0].seq, acked * 1448);
+    }
+    assert!(acked > 3 && acked < 8, "several after the first: {acked}");
+    assert_eq!(s.host.timeouts, 0);
+    s.now = due;
+    s.poll();
+    assert_eq!(s.host.timeouts, 1);
+}
+
 #[test]
 fn selective_acknowledgements_show_every_hole_within_one_round_trip() {
     let mut s = scene();

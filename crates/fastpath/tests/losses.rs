@@ -70,6 +70,26 @@ fn a_lost_tail_is_repaired_without_a_timeout_though_an_older_timestamp_is_echoed
     assert_eq!((s.host.timeouts, s.host.core.counters().recoveries), (0, 1));
 }
 
+/// "RACK_sent_after" (RFC 8985 section 6.2): what was sent after a retransmission is not lost because the retransmission has arrived, though
+/// send times are known per burst, and this burst began before the retransmission.
+#[test]
+fn a_delivered_retransmission_says_nothing_of_the_burst_within_which_it_went() {
+    let mut s = Scene::in_flight(5);
+    s.now = s.now.plus(Duration::from_us(97));
+    assert_eq!(segments(&s.send(&[7; MSS as usize])), [6], "the burst begins");
+    s.now = s.now.plus(Duration::from_us(3));
+    s.reports(1, &[(2, 6)]);
+    assert_eq!(segments(&s.poll()), [1], "the retransmission");
+    s.now = s.now.plus(Duration::from_us(1));
+    assert_eq!(segments(&s.send(&[7; MSS as usize])), [7], "the burst goes on");
+    s.now = s.now.plus(Duration::from_us(99));
+    s.reports(6, &[]);
+    assert_eq!(segments(&s.poll()), [], "6 and 7 may be on their way");
+    s.now = s.now.plus(Duration::from_us(1));
+    s.reports(6, &[(7, 8)]);
+    assert_eq!(segments(&s.poll()), [6], "7 was sent after 6 and has arrived");
+}
+
 /// "The connection MUST use selective acknowledgment (SACK) options" (RFC 8985 section 4): without them what a probe finds could not be
 /// told, and the timeout repairs.
 #[test]

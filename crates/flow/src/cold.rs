@@ -329,6 +329,23 @@ impl Cold {
         is_calm && is_able && self.backoff == 0 && self.srtt_us != 0
     }
 
+    /// From when the retransmission timeout counts. "When an ACK is received that acknowledges new data, restart the retransmission
+    /// timer" (RFC 6298 section 5.3), and, as Linux, a retransmission restarts it (5.1). A flow that [repairs one segment in a round
+    /// trip](Self::is_impatient) restarts it no more. `flags` are the receive line's.
+    #[must_use]
+    pub fn timeout_from(&self, flags: u32) -> Instant {
+        let again = self.recovery.restart_at;
+        if self.is_impatient(flags) { again } else { again.max(self.progress_at) }
+    }
+
+    /// Fast recovery without SACK repairs one segment in a round trip, and after a loss of hundreds would go on for as many round trips.
+    /// Therefore the timer is restarted for the first partial acknowledgement only: "when a large number of packets were dropped from a
+    /// window of data, the TCP data sender's retransmit timer will ultimately expire" (RFC 6582 section 4).
+    #[must_use]
+    pub const fn is_impatient(&self, flags: u32) -> bool {
+        matches!(self.recovery.episode, crate::Episode::Fast) && flags & crate::state::SACK == 0
+    }
+
     /// Bounds the receive window by `bytes` from now on (`SO_RCVBUF`; 0: no bound but the configuration's). Bytes promised to the
     /// peer stay promised. The bound is at least two full segments, and two units of the window scale `shift`.
     pub fn limit_receive(&mut self, bytes: u32, shift: u8) {

@@ -99,7 +99,8 @@ impl Timeouts {
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct Recovery {
-    /// When data was last retransmitted: the timeout counts from here, if later than `progress_at`.
+    /// When data was last retransmitted: the timeout counts from here, if later than `progress_at`. While the flow
+    /// [is impatient](crate::Cold::is_impatient): when the episode began, or its first partial acknowledgement came.
     pub restart_at: Instant,
     /// When the slow path found a timeout that the core has not carried out yet; `ZERO`: none.
     pub expired_at: Instant,

@@ -79,6 +79,25 @@ fn is_open(fd: c_int) -> bool {
     !session::detached::may(libc::SYS_fcntl) || unsafe { next::fcntl(fd, libc::F_GETFD, 0) } >= 0
 }
 
+/// Makes `new` a duplicate of `old`, by `call`.
+fn duplicate_onto(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    if old == new || !is_open(old) {
+        return call();
+    }
+    if let Err(e) = file::single_out(old) {
+        return fail(e);
+    }
+    let _changing = match file::closing(new) {
+        Ok(changing) => (changing, file::duplicating(old)),
+        Err(e) => return fail(e),
+    };
+    let result = call();
+    if result >= 0 {
+        duplicated(old, new);
+    }
+    result
+}
+
 /// See dup2(2).
 ///
 /// # Safety
@@ -86,33 +105,7 @@ fn is_open(fd: c_int) -> bool {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
     // SAFETY: numbers.
-    unsafe {
-        if old == new || !is_open(old) {
-            return next::dup2(old, new);
-        }
-        if let Err(e) = file::single_out(old) {
-            return fail(e);
-        }
-        let _changing = match file::closing(new) {
-            Ok(changing) => (changing, file::duplicating(old)),
-            Err(e) => return fail(e),
-        };
-        let result = next::dup2(old, new);
-        if result >= 0 {
-            duplicated(old, new);
-        }
-        result
-    }
-}
-
-/// `dup2` under its internal name.
-///
-/// # Safety
-/// None needed.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __dup2(old: c_int, new: c_int) -> c_int {
-    // SAFETY: numbers.
-    unsafe { dup2(old, new) }
+    duplicate_onto(old, new, || unsafe { next::dup2(old, new) })
 }
 
 /// See dup3(2).
@@ -122,23 +115,7 @@ pub unsafe extern "C" fn __dup2(old: c_int, new: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     // SAFETY: numbers.
-    unsafe {
-        if old == new || !is_open(old) {
-            return next::dup3(old, new, flags);
-        }
-        if let Err(e) = file::single_out(old) {
-            return fail(e);
-        }
-        let _changing = match file::closing(new) {
-            Ok(changing) => (changing, file::duplicating(old)),
-            Err(e) => return fail(e),
-        };
-        let result = next::dup3(old, new, flags);
-        if result >= 0 {
-            duplicated(old, new);
-        }
-        result
-    }
+    duplicate_onto(old, new, || unsafe { next::dup3(old, new, flags) })
 }
 
 /// See fcntl(2).
@@ -195,26 +172,6 @@ unsafe fn fcntl_beyond(fd: c_int, command: c_int, argument: usize) -> c_int {
             _ => next::fcntl(fd, command, argument),
         }
     }
-}
-
-/// See fcntl(2).
-///
-/// # Safety
-/// As C's for the command.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: the same function on 64-bit machines.
-    unsafe { fcntl(fd, command, argument) }
-}
-
-/// `fcntl` under its internal name.
-///
-/// # Safety
-/// As C's for the command.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: the same function.
-    unsafe { fcntl(fd, command, argument) }
 }
 
 /// From `asm-generic/sockios.h` and `asm-generic/fcntl.h`; `libc` does not have them.

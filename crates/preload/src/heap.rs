@@ -17,6 +17,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const PAGE: usize = 4096;
 const CHUNK: usize = 256 << 10;
+/// Bytes cut off a chunk for a list that is empty. Less than a page: a short program uses few blocks of many sizes, and each page costs a
+/// fault.
+const CUT_AT_ONCE: usize = 512;
 /// Largest size in bytes that has a list.
 const LISTED_MAX: usize = 32 << 10;
 /// Size classes: 16 to 128 bytes in steps of 16, then four for each doubling.
@@ -155,10 +158,10 @@ fn cut(len: usize, align: usize) -> Option<usize> {
     }
 }
 
-/// A new block for a list; the rest of a page's worth of blocks goes into the list.
+/// A new block for a list; what else [`CUT_AT_ONCE`] holds of such blocks goes into the list.
 fn fill(class: usize) -> Option<usize> {
     let size = bytes(class);
-    let count = (PAGE / size).max(1);
+    let count = (CUT_AT_ONCE / size).max(1);
     let first = cut(size * count, (size & size.wrapping_neg()).min(PAGE))?;
     for i in 1..count {
         // SAFETY: new memory of the size of this list.

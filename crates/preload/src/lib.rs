@@ -3,6 +3,7 @@
 //!
 //! Every function has the contract of the C function of its name: pointers are valid for what C says they are.
 
+mod aliases;
 mod batches;
 mod bytes;
 mod cancel;

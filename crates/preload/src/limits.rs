@@ -91,38 +91,3 @@ pub unsafe extern "C" fn prlimit(
         result
     }
 }
-
-/// See getrlimit(2).
-///
-/// # Safety
-/// As C's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn getrlimit64(resource: c_uint, limits: *mut rlimit) -> c_int {
-    // SAFETY: the same function on 64-bit machines.
-    unsafe { getrlimit(resource, limits) }
-}
-
-/// See setrlimit(2).
-///
-/// # Safety
-/// As C's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn setrlimit64(resource: c_uint, limits: *const rlimit) -> c_int {
-    // SAFETY: as above.
-    unsafe { setrlimit(resource, limits) }
-}
-
-/// See prlimit(2).
-///
-/// # Safety
-/// As C's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn prlimit64(
-    pid: pid_t,
-    resource: c_uint,
-    new: *const rlimit,
-    old: *mut rlimit,
-) -> c_int {
-    // SAFETY: as above.
-    unsafe { prlimit(pid, resource, new, old) }
-}

@@ -112,21 +112,6 @@ unsafe fn sent_file(out: c_int, from: c_int, offset: *mut off_t, count: size_t) 
     }
 }
 
-/// See sendfile(2).
-///
-/// # Safety
-/// As C's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn sendfile64(
-    out: c_int,
-    from: c_int,
-    offset: *mut off_t,
-    count: size_t,
-) -> ssize_t {
-    // SAFETY: the same function on 64-bit machines.
-    unsafe { sendfile(out, from, offset, count) }
-}
-
 /// See splice(2): between a pipe and an accelerated socket the bytes are copied.
 ///
 /// # Safety
@@ -295,36 +280,4 @@ pub unsafe extern "C-unwind" fn pwritev2(
         }
         next::pwritev2(fd, vector, count, at, flags)
     })
-}
-
-/// See preadv2(2).
-///
-/// # Safety
-/// As C's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn preadv64v2(
-    fd: c_int,
-    vector: *const iovec,
-    count: c_int,
-    at: off_t,
-    flags: c_int,
-) -> ssize_t {
-    // SAFETY: the same function on 64-bit machines.
-    unsafe { preadv2(fd, vector, count, at, flags) }
-}
-
-/// See pwritev2(2).
-///
-/// # Safety
-/// As C's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn pwritev64v2(
-    fd: c_int,
-    vector: *const iovec,
-    count: c_int,
-    at: off_t,
-    flags: c_int,
-) -> ssize_t {
-    // SAFETY: the same function on 64-bit machines.
-    unsafe { pwritev2(fd, vector, count, at, flags) }
 }

@@ -55,6 +55,8 @@ pub struct Agents {
     programs_refused: u64,
     /// Flows that an agent could not have, because there are too many.
     flows_refused: u64,
+    /// The last refusal of a program of each agent that is there, by its address.
+    refusals: BTreeMap<Vec<u8>, String>,
     transcript: Transcript,
 }
 
@@ -95,6 +97,7 @@ impl Agents {
             flows: HashMap::new(),
             programs_refused: 0,
             flows_refused: 0,
+            refusals: BTreeMap::new(),
             transcript: Transcript::default(),
         })
     }
@@ -146,14 +149,25 @@ impl Agents {
         self.transcript.take(now, from)
     }
 
+    /// Writes notices to the log. An agent can cause as many of some kinds as it likes: they are counted, and the first refusal of a program
+    /// is told at once, as the agent's flows wait for a program.
     fn log_notices(&mut self) {
         while let Some(notice) = self.endpoint.poll_notice() {
-            match notice {
-                // An agent can cause as many of these as it likes; they are counted.
-                ccp::Notice::Clamped { .. }
-                | ccp::Notice::Misunderstood { .. }
-                | ccp::Notice::ProgramRefused { .. } => tracing::debug!("{notice}"),
-                _ => tracing::info!("{notice}"),
+            match &notice {
+                ccp::Notice::Clamped { .. } | ccp::Notice::Misunderstood { .. } => {
+                    tracing::debug!("{notice}");
+                }
+                ccp::Notice::ProgramRefused { agent, .. } => {
+                    match self.refusals.insert(agent.clone(), notice.to_string()) {
+                        None => tracing::info!("{notice}"),
+                        Some(_) => tracing::debug!("{notice}"),
+                    }
+                }
+                ccp::Notice::AgentCame { agent, .. } => {
+                    self.refusals.remove(agent);
+                    tracing::info!("{notice}");
+                }
+                ccp::Notice::AgentLost { .. } => tracing::info!("{notice}"),
             }
         }
     }

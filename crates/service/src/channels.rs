@@ -21,7 +21,7 @@ pub(crate) mod scale;
 pub(crate) mod snapshot;
 mod stale;
 #[cfg(test)]
-mod world;
+mod tests;
 
 /// Id of the process that owns the service's own region: no process has it.
 pub const OWNER: u32 = 0;

@@ -72,6 +72,9 @@ pub struct Governed {
     pub chosen_by: String,
     /// The congestion control that decides now.
     pub in_force: String,
+    /// The number that the agent has given to the program that decides now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub program_number: Option<u32>,
     /// How congestion marks are fed back: none, classic, dctcp or accurate; nothing before the connection is established.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ecn: Option<&'static str>,

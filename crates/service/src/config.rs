@@ -148,7 +148,7 @@ options! {
     /// Use explicit congestion notification (RFC 3168) [default: false; true with dctcp]
     #[arg(env = "TOWPATH_ECN", value_name = "BOOL", action = clap::ArgAction::Set)]
     ecn: bool,
-    /// Where ECN is used, offer and accept its accurate form, too (RFC 9768) [default: false]
+    /// Where ECN is used, offer and accept its accurate form, too (RFC 9768); turns --ecn on where it is not given [default: false]
     #[arg(env = "TOWPATH_ACCURATE_ECN", value_name = "BOOL", action = clap::ArgAction::Set)]
     accurate_ecn: bool,
     /// First receive buffer of a connection over the port, bytes, a power of two [default: 131072]

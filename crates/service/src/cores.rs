@@ -1,5 +1,5 @@
 //! The threads that move bytes. Each runs one core of the fast path over one queue of the port; the first also runs the relays. A thread
-//! sleeps on one epoll: its command bell, a bell per application region, and the port.
+//! sleeps on one epoll: the waker for its commands, a waker per application region, and the port.
 
 #[cfg(test)]
 pub(crate) mod by_hand;
@@ -10,7 +10,7 @@ pub(crate) mod wakers;
 use crate::ServiceError;
 use crate::channels::engine::{Engine, Say, Shared, Start};
 use crate::cores::meter::CoreMeter;
-use crate::cores::wakers::Bells;
+use crate::cores::wakers::Wakers;
 use crate::cores::wakers::write_eventfd;
 use crate::daemon::clock::Clock;
 use crate::relay::endpoint::End;
@@ -36,9 +36,9 @@ pub const RELAY_CORE: usize = 0;
 /// Command of the control thread to a core; the slow path has commands of its own.
 #[derive(Debug)]
 pub enum Command {
-    /// Watch this bell, which an application rings; with the index of its application region, if the bell is for all slots of one.
+    /// Watch this waker, which an application rings; with the index of its application region, if the waker is for all slots of one.
     Watch(Arc<OwnedFd>, Option<u16>),
-    /// Stop watching this bell.
+    /// Stop watching this waker.
     Unwatch(Arc<OwnedFd>),
     /// Begin to relay between these ends. A deputy, if there is one, is the first end.
     Open(u32, Box<[End; 2]>),
@@ -60,7 +60,7 @@ pub enum Command {
 #[derive(Debug)]
 pub struct Core {
     commands: Sender<Command>,
-    bell: Arc<OwnedFd>,
+    waker: Arc<OwnedFd>,
     /// Reports about the core's relays.
     pub outcomes: Receiver<Outcome>,
     /// Bytes that its relays have copied so far.
@@ -74,9 +74,9 @@ pub struct Common {
     /// The flow records of all cores.
     pub flows: Arc<Flows>,
     /// The eventfd that wakes each core.
-    pub core_bells: Arc<[Arc<OwnedFd>]>,
+    pub core_wakers: Arc<[Arc<OwnedFd>]>,
     /// The eventfds that wake applications.
-    pub bells: Arc<Bells>,
+    pub wakers: Arc<Wakers>,
     /// Eventfd that wakes the control thread.
     pub told: Arc<OwnedFd>,
     /// The clock of all threads.
@@ -89,14 +89,14 @@ pub struct Common {
     pub cycles: Arc<AtomicU32>,
 }
 
-/// What an epoll event is about: a bell that needs no more than that the core is awake; the core's own bell; from `REGION` on, the
-/// bell of the application region with the index that is left.
+/// What an epoll event is about: a waker that needs no more than that the core is awake; the core's own waker; from `REGION` on, the
+/// waker of the application region with the index that is left.
 const OTHER: u64 = 0;
 const OWN: u64 = 1;
 const REGION: u64 = 2;
 /// Most events that one wait returns.
 const EVENTS: usize = 64;
-/// While a core is awake it looks for the bells of resting applications after this time, in one system call.
+/// While a core is awake it looks for the wakers of resting applications after this time, in one system call.
 const LOOK: Duration = Duration::from_us(20);
 
 /// A core without work polls when its next deadline is nearer than this: going to sleep and waking takes as long.
@@ -128,7 +128,7 @@ impl Core {
         port: Box<dyn Port>,
     ) -> Result<(Self, Worker, ExceptionReceiver, CommandSender), ServiceError> {
         let os = |doing| move |error: Errno| ServiceError::Os { doing, error };
-        let bell = common.core_bells[usize::from(index)].clone();
+        let waker = common.core_wakers[usize::from(index)].clone();
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(os("make an epoll instance"))?;
         let (inbox_sender, inbox) = channel();
         let (outbox, outcomes) = channel();
@@ -160,8 +160,8 @@ impl Core {
             looked_at: Instant::ZERO,
             rested_at: Instant::ZERO,
         };
-        worker.watch(&bell, OWN).map_err(os("watch a descriptor"))?;
-        let core = Self { commands: inbox_sender, bell, outcomes, relayed, thread: None };
+        worker.watch(&waker, OWN).map_err(os("watch a descriptor"))?;
+        let core = Self { commands: inbox_sender, waker, outcomes, relayed, thread: None };
         Ok((core, worker, exception_receiver, command_sender))
     }
 
@@ -181,13 +181,13 @@ impl Core {
     }
 
     /// The eventfd that wakes the core.
-    pub fn bell(&self) -> Arc<OwnedFd> {
-        self.bell.clone()
+    pub fn waker(&self) -> Arc<OwnedFd> {
+        self.waker.clone()
     }
 
     /// Wakes the core, if it sleeps.
     pub fn wake(&self) {
-        write_eventfd(self.bell.as_fd());
+        write_eventfd(self.waker.as_fd());
     }
 }
 
@@ -213,7 +213,7 @@ struct Worker {
     channels: Option<Box<Engine>>,
     meter: CoreMeter,
     load: LoadMeter,
-    /// When the bells of resting applications were last looked at, and when silent applications were last laid to rest.
+    /// When the wakers of resting applications were last looked at, and when silent applications were last laid to rest.
     looked_at: Instant,
     rested_at: Instant,
 }
@@ -261,7 +261,7 @@ impl Worker {
     fn round(&mut self, now: Instant) -> Progress {
         let progress = self.core.round(now, self.port.as_mut(), &mut self.meter);
         self.meter.wakes();
-        self.core.wakes().for_each(|news| self.common.bells.wake(news.region, news.context));
+        self.core.wakes().for_each(|news| self.common.wakers.wake(news.region, news.context));
         self.meter.rest();
         for (region, slot) in self.core.strangers() {
             let is_taken = self.channels.as_mut().is_some_and(|engine| engine.news(region, slot));
@@ -274,8 +274,8 @@ impl Worker {
 
     /// Wakes other cores, one for each bit.
     fn wake_others(&self, cores: u32) {
-        let bells = self.common.core_bells.iter().enumerate();
-        bells.filter(|(i, _)| cores & 1 << i != 0).for_each(|(_, bell)| write_eventfd(bell.as_fd()));
+        let wakers = self.common.core_wakers.iter().enumerate();
+        wakers.filter(|(i, _)| cores & 1 << i != 0).for_each(|(_, waker)| write_eventfd(waker.as_fd()));
     }
 
     /// Carries out the control thread's commands. `None`: the control thread is gone; else whether there were any.
@@ -283,12 +283,12 @@ impl Worker {
         let mut obeyed = false;
         loop {
             match self.inbox.try_recv() {
-                Ok(Command::Watch(bell, region)) => {
+                Ok(Command::Watch(waker, region)) => {
                     let of = region.map_or(OTHER, |region| REGION + u64::from(region));
-                    self.watch(&bell, of)
-                        .unwrap_or_else(|e| tracing::error!("a core cannot watch a bell: {e}"));
+                    self.watch(&waker, of)
+                        .unwrap_or_else(|e| tracing::error!("a core cannot watch a waker: {e}"));
                 }
-                Ok(Command::Unwatch(bell)) => drop(epoll::delete(&self.epoll, bell.as_fd())),
+                Ok(Command::Unwatch(waker)) => drop(epoll::delete(&self.epoll, waker.as_fd())),
                 Ok(Command::Open(id, ends)) => self.relays.open(id, *ends),
                 Ok(Command::Look(id)) => self.relays.look(id),
                 Ok(Command::Linger(end)) => self.relays.linger(*end),
@@ -297,9 +297,9 @@ impl Worker {
                     self.channels.iter_mut().for_each(|engine| engine.fed(region));
                 }
                 Ok(Command::BeginChannels(start)) => {
-                    let Common { bells, flows, loads, .. } = &self.common;
-                    let (bells, records, loads) = (bells.clone(), flows.clone(), loads.clone());
-                    self.channels = Some(Box::new(Engine::new(*start, Shared { bells, records, loads })));
+                    let Common { wakers, flows, loads, .. } = &self.common;
+                    let (wakers, records, loads) = (wakers.clone(), flows.clone(), loads.clone());
+                    self.channels = Some(Box::new(Engine::new(*start, Shared { wakers, records, loads })));
                 }
                 Ok(Command::Channels(say)) => {
                     if let Some(engine) = &mut self.channels {
@@ -320,10 +320,10 @@ impl Worker {
         }
     }
 
-    /// Watches a bell, edge-triggered and never read: applications share these descriptors and could make a read block.
-    fn watch(&self, bell: &OwnedFd, of: u64) -> Result<(), Errno> {
+    /// Watches a waker, edge-triggered and never read: applications share these descriptors and could make a read block.
+    fn watch(&self, waker: &OwnedFd, of: u64) -> Result<(), Errno> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&self.epoll, bell.as_fd(), epoll::EventData::new_u64(of), flags)
+        epoll::add(&self.epoll, waker.as_fd(), epoll::EventData::new_u64(of), flags)
     }
 
     /// Serves the relays that have news. True when there were any.
@@ -334,7 +334,7 @@ impl Worker {
         }
         self.meter.relays();
         let mut outcomes = Vec::new();
-        self.relays.work(&self.common.bells, &mut outcomes);
+        self.relays.work(&self.common.wakers, &mut outcomes);
         let said = !outcomes.is_empty();
         outcomes.into_iter().for_each(|outcome| drop(self.outbox.send(outcome)));
         if said {
@@ -351,7 +351,7 @@ impl Worker {
         }
         self.meter.relays();
         engine.work(now);
-        engine.wakes().for_each(|news| self.common.bells.wake(news.region, news.context));
+        engine.wakes().for_each(|news| self.common.wakers.wake(news.region, news.context));
         let mut said = false;
         for told in engine.told() {
             said = true;
@@ -363,7 +363,7 @@ impl Worker {
         true
     }
 
-    /// Sleeps until a bell rings, the port is ready, or `deadline`.
+    /// Sleeps until a waker is written, the port is ready, or `deadline`.
     fn sleep(&mut self, now: Instant, deadline: Instant) {
         let wait = self.port.arm();
         if wait == Wait::Not || !self.core.prepare_sleep() {
@@ -384,7 +384,7 @@ impl Worker {
         });
         self.meter.asleep();
         if self.wait(wait, timeout.as_ref()) {
-            self.hear_bells();
+            self.hear_wakers();
         }
         self.are_all_awake();
         self.port.disarm();
@@ -397,7 +397,7 @@ impl Worker {
         self.channels.iter().for_each(|engine| engine.awake());
     }
 
-    /// Waits for a bell, or for the port to be as `wait` says. True if a bell was written.
+    /// Waits for a waker, or for the port to be as `wait` says. True if a waker was written.
     ///
     /// The port is not a member of the epoll: while the core is awake the kernel would call the epoll at each frame that comes or has left.
     fn wait(&self, wait: Wait, timeout: Option<&Timespec>) -> bool {
@@ -408,7 +408,7 @@ impl Worker {
         };
         let port = self.port.wait_fd();
         let port = port.as_ref().map(|fd| PollFd::new(fd, until));
-        // A port without a descriptor can only be polled, or is quiet until a bell rings.
+        // A port without a descriptor can only be polled, or is quiet until a waker is written.
         let mut fds = [epoll.clone(), port.unwrap_or(epoll)];
         match poll(&mut fds, timeout) {
             Ok(_) => !fds[0].revents().is_empty(),
@@ -421,8 +421,8 @@ impl Worker {
         }
     }
 
-    /// Takes the bells that were written, and rouses the application of each.
-    fn hear_bells(&mut self) {
+    /// Takes the wakers that were written, and rouses the application of each.
+    fn hear_wakers(&mut self) {
         // More events than fit come with the next call.
         let mut events = [const { MaybeUninit::uninit() }; EVENTS];
         match epoll::wait(&self.epoll, &mut events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
@@ -436,15 +436,15 @@ impl Worker {
                 }
             }
             Err(Errno::INTR) => {}
-            Err(e) => tracing::error!("a core cannot hear its bells: {e}"),
+            Err(e) => tracing::error!("a core cannot hear its wakers: {e}"),
         }
     }
 
-    /// While the core is awake: lets silent applications rest, and looks for the bells of those that rest, each from time to time.
+    /// While the core is awake: lets silent applications rest, and looks for the wakers of those that rest, each from time to time.
     fn look_at_resting(&mut self, now: Instant) {
         if LOOK <= now.since(self.looked_at) && self.core.has_resting() {
             self.looked_at = now;
-            self.hear_bells();
+            self.hear_wakers();
         }
         if fastpath::REST <= now.since(self.rested_at) {
             self.rested_at = now;

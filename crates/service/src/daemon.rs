@@ -1,4 +1,4 @@
-//! The control thread: one epoll over the control socket, all control lines, signals and the slow-path bells of the application regions.
+//! The control thread: one epoll over the control socket, all control lines, signals and the slow-path wakers of the application regions.
 //! Sleeps without a timeout while no deadline is set.
 
 pub(crate) mod address_claim;
@@ -12,7 +12,7 @@ pub(crate) mod net_port;
 use crate::agents::Agents;
 use crate::config::Config;
 use crate::config::channels::Settings;
-use crate::cores::wakers::{Bells, write_eventfd};
+use crate::cores::wakers::{Wakers, write_eventfd};
 use crate::cores::{Common, Core};
 use crate::daemon::clock::Clock;
 use crate::daemon::control_lines::{ACCEPTS, Peer};
@@ -57,7 +57,7 @@ const CORES: u64 = 2;
 const HELPERS: u64 = 3;
 const LISTENERS: u64 = 4;
 const AGENTS: u64 = 5;
-const BELLS: u64 = 2 << 32;
+const WAKERS: u64 = 2 << 32;
 
 /// A service that is ready: its control socket accepts connections.
 #[derive(Debug)]
@@ -92,11 +92,11 @@ fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Reg
         config.agents.as_ref().map(|settings| Agents::open(settings, &config, clock.now())).transpose()?;
     let machine = Machine::open();
     privilege::confine(&config)?;
-    let core_bells: Result<Vec<Arc<OwnedFd>>, Errno> = opened.queues.iter().map(|_| new_eventfd()).collect();
+    let core_wakers: Result<Vec<Arc<OwnedFd>>, Errno> = opened.queues.iter().map(|_| new_eventfd()).collect();
     let common = Common {
-        core_bells: core_bells.map_err(os("make an eventfd"))?.into(),
+        core_wakers: core_wakers.map_err(os("make an eventfd"))?.into(),
         flows: tcp::flows(&config)?,
-        bells: Arc::new(Bells::default()),
+        wakers: Arc::new(Wakers::default()),
         told,
         clock,
         spin: base::Duration::from_ns(config.spin_ns),
@@ -118,7 +118,7 @@ fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Reg
     let tcp = Tcp::new(&config, common.flows.clone(), opened.mac, opened.mtu, rings, common.clock.began())?;
     let counting = Counting::new(common.cycles);
     let channels = config.channels.clone();
-    let mut registry = Registry::new(config, cores, common.bells, tcp, scaling, counting, watched);
+    let mut registry = Registry::new(config, cores, common.wakers, tcp, scaling, counting, watched);
     registry.port = opened.description;
     if let Some(settings) = channels {
         registry.begin_channels(hub_of(&settings)?, settings)?;
@@ -227,7 +227,7 @@ impl Service {
                 self.registry.counting.enter(part);
                 match (token & !u64::from(u32::MAX), token as u32) {
                     (LINES, id) => readable.push(id),
-                    (BELLS, region) => self.bell(region),
+                    (WAKERS, region) => self.slow_path_woken(region),
                     _ if token == LISTENING => has_new_lines = true,
                     _ if token == CORES => self.hear_cores(),
                     // `hear_helpers` below takes the results.
@@ -245,7 +245,7 @@ impl Service {
                 self.accept(ACCEPTS);
             }
             for region in std::mem::take(&mut self.registry.unheard) {
-                self.bell(region);
+                self.slow_path_woken(region);
             }
             if self.more {
                 self.registry.counting.enter(Part::Exceptions);
@@ -420,14 +420,14 @@ impl Service {
             match output {
                 Output::Push(pushed) => self.push(pushed),
                 // Edge-triggered and never read: the application shares the descriptor and could make a read block.
-                Output::Watch(region, bell) => {
+                Output::Watch(region, waker) => {
                     let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-                    if let Err(e) = self.watch(bell.as_fd(), BELLS | u64::from(region), flags) {
+                    if let Err(e) = self.watch(waker.as_fd(), WAKERS | u64::from(region), flags) {
                         tracing::error!("{e}");
                     }
                 }
                 // The application has the descriptor too, so that closing the service's own would not end the watch.
-                Output::Unwatch(bell) => drop(epoll::delete(&self.epoll, bell.as_fd())),
+                Output::Unwatch(waker) => drop(epoll::delete(&self.epoll, waker.as_fd())),
                 Output::Wake(eventfd) => write_eventfd(eventfd.as_fd()),
                 Output::Command(core, command) => self.registry.cores[core].say(command),
                 Output::Seal { application, region, memfd } => {
@@ -467,8 +467,8 @@ impl Service {
         &self.registry.port
     }
 
-    /// The slow-path bell of a region has rung: an accept queue was read, or bytes are held back.
-    fn bell(&mut self, region: u32) {
+    /// The slow-path waker of a region was written: an accept queue was read, or bytes are held back.
+    fn slow_path_woken(&mut self, region: u32) {
         let Some(memory) = self.registry.regions.get(&region).map(|r| r.memory.clone()) else { return };
         let Some(bell) = Doorbell::of(memory.region(), Side::Zero, SLOW_CONTEXT) else { return };
         // A hostile application can ring without end: other regions are served between two looks.

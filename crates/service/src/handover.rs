@@ -247,7 +247,7 @@ impl Registry {
         let end = End::deputy(place.clone(), left.slot, sender);
         if end.sender.let_go(own) {
             // Held bytes are released now: their time limit does not move with the connection.
-            end.tell(&self.bells);
+            end.tell(&self.wakers);
         }
         Ok((end, shut))
     }
@@ -257,7 +257,7 @@ impl Registry {
         let side = Side::from_index(left.side).ok_or(Errno::INVAL)?;
         let place = match (self.regions.get(&left.region), self.pairs.get(left.region)) {
             (Some(r), _) => {
-                Place::of_application(r.memory.clone(), self.cores.iter().map(Core::bell).collect())
+                Place::of_application(r.memory.clone(), self.cores.iter().map(Core::waker).collect())
             }
             (None, Some(pair)) => {
                 let other = self.family_of(pair.parties[usize::from(left.side) ^ 1]).unwrap_or(0);
@@ -271,22 +271,22 @@ impl Registry {
             let is_over = flags & (FAILED | RESET) != 0;
             return Err(if is_over { Errno::NOTCONN } else { Errno::INPROGRESS });
         }
-        self.bell_of_pair(left.region, usize::from(left.side));
+        self.waker_of_pair(left.region, usize::from(left.side));
         Ok(place)
     }
 
     /// Makes the eventfd by which the other party of a pair region wakes the core that relays.
-    fn bell_of_pair(&mut self, pair: u32, side: usize) {
+    fn waker_of_pair(&mut self, pair: u32, side: usize) {
         let Some(pair) = self.pairs.get_mut(pair) else { return };
         if pair.waker(side, TRUST_CONTEXT).is_some() {
             return;
         }
         match new_eventfd() {
-            Ok(bell) => {
-                self.outputs.add(Output::Command(RELAY_CORE, Command::Watch(bell.clone(), None)));
-                pair.add_waker(side, TRUST_CONTEXT, bell);
+            Ok(waker) => {
+                self.outputs.add(Output::Command(RELAY_CORE, Command::Watch(waker.clone(), None)));
+                pair.add_waker(side, TRUST_CONTEXT, waker);
             }
-            Err(e) => tracing::error!("a relayed connection has no bell: {e}"),
+            Err(e) => tracing::error!("a relayed connection has no waker: {e}"),
         }
     }
 
@@ -361,7 +361,7 @@ impl Registry {
         let last = if is_carried || reset { None } else { self.deputize(&trust).ok() };
         if let Some((end, _)) = &last {
             // WANT_SPACE has the reader ring when it has read everything.
-            end.raise(&self.bells, WANT_SPACE);
+            end.raise(&self.wakers, WANT_SPACE);
         }
         match self.regions.get(&left.region).map(|r| r.slots.get(left.slot)) {
             Some(Some(Use::Flow(_))) => self.close_flow(left.region, left.slot, reset),

@@ -16,7 +16,7 @@ use crate::agents::Agents;
 use crate::channels::control::Channels;
 use crate::choice::Choices;
 use crate::config::Config;
-use crate::cores::wakers::Bells;
+use crate::cores::wakers::Wakers;
 use crate::cores::{Command, Core, RELAY_CORE};
 use crate::daemon::helpers::Watched;
 use crate::daemon::log_limit::LogLimit;
@@ -125,7 +125,7 @@ pub struct Registry {
     /// Network namespace of the service (`SO_NETNS_COOKIE`).
     pub namespace: u64,
     /// Eventfds of the applications' contexts, shared with all threads.
-    pub bells: Arc<Bells>,
+    pub wakers: Arc<Wakers>,
     /// Description of the port.
     pub port: String,
     /// Listening sockets and accept queues.
@@ -170,7 +170,7 @@ impl Registry {
     pub fn new(
         config: Config,
         cores: Vec<Core>,
-        bells: Arc<Bells>,
+        wakers: Arc<Wakers>,
         tcp: Tcp,
         scaling: Scaling,
         counting: Counting,
@@ -181,7 +181,7 @@ impl Registry {
             indices: Slots::new(0, config.max_applications),
             relays: HashMap::new(),
             cores,
-            bells,
+            wakers,
             tcp,
             scaling,
             channels: None,
@@ -284,14 +284,14 @@ impl Registry {
 
     /// Wakes the context that has news.
     pub fn wake_for_news(&self, news: News) {
-        if let Some(eventfd) = self.bells.of(news.region, news.context) {
+        if let Some(eventfd) = self.wakers.of(news.region, news.context) {
             self.outputs.add(Output::Wake(eventfd));
         }
     }
 
     /// Wakes the core of that index.
     pub fn wake_core(&self, core: usize) {
-        self.outputs.add(Output::Wake(self.cores[core].bell()));
+        self.outputs.add(Output::Wake(self.cores[core].waker()));
     }
 
     /// Gives a core a command.
@@ -308,7 +308,7 @@ impl Registry {
     }
 
     /// The number of the family on one side of a pair region. When the family has ended it is 0, which no family has: the service may be on
-    /// that side as a deputy, and a deputy's bell needs no family.
+    /// that side as a deputy, and a deputy's waker needs no family.
     pub fn family_at(&self, pair: &PairRegion, side: Side) -> u32 {
         self.family_of(pair.parties[side.index()]).unwrap_or(0)
     }

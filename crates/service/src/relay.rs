@@ -13,7 +13,7 @@ pub(crate) mod endpoint;
 pub(crate) mod proxy;
 
 use crate::channels::engine::Told;
-use crate::cores::wakers::Bells;
+use crate::cores::wakers::Wakers;
 use crate::relay::endpoint::{End, Seat};
 use crate::relay::proxy::Deputies;
 use queue::Violation;
@@ -162,25 +162,25 @@ impl Relays {
     }
 
     /// Serves each relay that has news once, and one of those with more to copy: what has news meanwhile waits for one turn.
-    pub fn work(&mut self, bells: &Bells, out: &mut Vec<Outcome>) {
+    pub fn work(&mut self, wakers: &Wakers, out: &mut Vec<Outcome>) {
         for _ in 0..self.queue.len() {
             let Some(id) = self.queue.pop_front() else { break };
-            self.turn(id, EXPRESS, bells, out);
+            self.turn(id, EXPRESS, wakers, out);
         }
         if let Some(id) = self.backlog.pop_front() {
-            self.turn(id, TURN, bells, out);
+            self.turn(id, TURN, wakers, out);
         }
         self.sweep();
     }
 
     /// Serves a relay, with at most `most` bytes in each direction. If there is more it waits for its turn.
-    fn turn(&mut self, id: u32, most: usize, bells: &Bells, out: &mut Vec<Outcome>) {
+    fn turn(&mut self, id: u32, most: usize, wakers: &Wakers, out: &mut Vec<Outcome>) {
         self.queued.remove(&id);
         let Some(mut ends) = self.all.remove(&id) else { return };
-        if self.serve(id, &mut ends, most, bells, out) && self.queued.insert(id) {
+        if self.serve(id, &mut ends, most, wakers, out) && self.queued.insert(id) {
             self.backlog.push_back(id);
         }
-        self.retire(id, &mut ends, bells, out);
+        self.retire(id, &mut ends, wakers, out);
         if !ends.iter().all(|end| end.gone) {
             self.all.insert(id, ends);
             self.join(id, out);
@@ -206,13 +206,13 @@ impl Relays {
         id: u32,
         ends: &mut [End; 2],
         most: usize,
-        bells: &Bells,
+        wakers: &Wakers,
         out: &mut Vec<Outcome>,
     ) -> bool {
         let mut more = false;
-        ends[0].advise(&ends[1], bells);
+        ends[0].advise(&ends[1], wakers);
         for from in 0..2 {
-            match self.direction(ends, from, most, bells) {
+            match self.direction(ends, from, most, wakers) {
                 Flowed::Done => {}
                 Flowed::More => more = true,
                 Flowed::Starved => more |= self.starve(id, &mut ends[from ^ 1], out),
@@ -220,7 +220,7 @@ impl Relays {
                     out.push(Outcome::Violation(ends[end].place.region_id, violation));
                     ends.iter_mut().for_each(|e| {
                         e.ended = true;
-                        e.raise(bells, RESET);
+                        e.raise(wakers, RESET);
                     });
                     return false;
                 }
@@ -229,7 +229,7 @@ impl Relays {
         more
     }
 
-    fn direction(&mut self, ends: &mut [End; 2], from: usize, most: usize, bells: &Bells) -> Flowed {
+    fn direction(&mut self, ends: &mut [End; 2], from: usize, most: usize, wakers: &Wakers) -> Flowed {
         let to = from ^ 1;
         if ends[from].ended {
             return Flowed::Done;
@@ -240,23 +240,23 @@ impl Relays {
         if over != [0, 0] {
             let (told, how) = if over[0] != 0 { (to, over[0]) } else { (from, over[1]) };
             ends.iter_mut().for_each(|e| e.ended = true);
-            ends[told].raise(bells, how);
+            ends[told].raise(wakers, how);
             return Flowed::Done;
         }
-        let copied = match self.copy(ends, from, most, bells) {
+        let copied = match self.copy(ends, from, most, wakers) {
             Ok(copied) => copied,
             Err((end, violation)) => return Flowed::Broken(end, violation),
         };
         match copied {
             Copied::Empty if flags & FIN != 0 => {
                 ends[from].ended = true;
-                ends[to].raise(bells, FIN);
+                ends[to].raise(wakers, FIN);
                 Flowed::Done
             }
             Copied::Refused => {
                 // Linux answers data for a closed socket with a RST.
                 ends.iter_mut().for_each(|e| e.ended = true);
-                ends[from].raise(bells, RESET);
+                ends[from].raise(wakers, RESET);
                 Flowed::Done
             }
             Copied::Empty | Copied::Full => Flowed::Done,
@@ -270,7 +270,7 @@ impl Relays {
         ends: &mut [End; 2],
         from: usize,
         most: usize,
-        bells: &Bells,
+        wakers: &Wakers,
     ) -> Result<Copied, (usize, Violation)> {
         let to = from ^ 1;
         self.scratch.resize(PIECE, 0);
@@ -320,13 +320,13 @@ impl Relays {
             left -= n;
             sink.sender.publish(sink_own, n);
             if consumed(source_own, source_app, source.tail) {
-                source.tell(bells);
+                source.tell(wakers);
             }
             told = true;
         };
         self.bytes.fetch_add((most - left) as u64, Ordering::Relaxed);
         if told {
-            sink.tell(bells);
+            sink.tell(wakers);
         }
         Ok(result)
     }
@@ -365,7 +365,7 @@ impl Relays {
     }
 
     /// Leaves the slots of ends that are closed and have passed everything on, then those of the deputies opposite to them.
-    fn retire(&mut self, id: u32, ends: &mut [End; 2], bells: &Bells, out: &mut Vec<Outcome>) {
+    fn retire(&mut self, id: u32, ends: &mut [End; 2], wakers: &Wakers, out: &mut Vec<Outcome>) {
         // The other end first: a deputy, always end 0 (see `Command::Open`), closes after it.
         for i in (0..2).rev() {
             let is_deputy = ends[i].place.is_deputy();
@@ -377,7 +377,7 @@ impl Relays {
                 continue;
             }
             if is_deputy {
-                ends[i].release(bells);
+                ends[i].release(wakers);
             }
             let rest = ends[i].leave();
             self.forget(id, &rest);

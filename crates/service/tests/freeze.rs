@@ -166,7 +166,8 @@ fn eventfds_that_a_process_has_filled_keep_nobody_waiting_at_its_end() {
     block.holders.store(0b11, std::sync::atomic::Ordering::SeqCst);
     let (application, secret) = (client.welcome.application, client.welcome.secret);
     let child = App::with(&daemon, Some(control::Parent { application, secret, holder: 1 }), 1);
-    for bell in client.bells.iter().chain(&child.bells).chain([&client.woken, &child.woken]) {
+    for bell in client.service_wakers.iter().chain(&child.service_wakers).chain([&client.woken, &child.woken])
+    {
         fill(bell);
     }
     drop(child);
@@ -182,7 +183,13 @@ fn an_eventfd_that_its_holder_has_filled_stops_no_core() {
     let (mut server, mut client, mut heir) = (App::new(&daemon), App::new(&daemon), App::new(&daemon));
     let (socket, address) = listener();
     let queue = server.listen(&socket, 8);
-    for bell in server.bells.iter().chain(&client.bells).chain(&heir.bells).chain([&heir.woken]) {
+    for bell in server
+        .service_wakers
+        .iter()
+        .chain(&client.service_wakers)
+        .chain(&heir.service_wakers)
+        .chain([&heir.woken])
+    {
         fill(bell);
     }
     // A connection by the service's relay, which then moves: the service stands for its holder, and rings in its name.

@@ -25,7 +25,7 @@ fn hold(app: &App, conn: &mut Conn, sock: u32, bytes: &[u8]) {
     conn.sender.keep(block);
     block.state.store(HELD, Ordering::Release);
     if Doorbell::of(&app.region, Side::Zero, HELD_CONTEXT).unwrap().ring(sock) == Wake::Needed {
-        rustix::io::write(&app.bells[0], &1u64.to_ne_bytes()).unwrap();
+        rustix::io::write(&app.service_wakers[0], &1u64.to_ne_bytes()).unwrap();
     }
 }
 
@@ -117,7 +117,7 @@ fn nobody_lets_go_of_what_is_anothers() {
             block.tx_head.store(u64::MAX, Ordering::Relaxed);
             block.state.store(u32::MAX, Ordering::Relaxed);
             if bell.ring(index) == Wake::Needed {
-                rustix::io::write(&hostile.bells[0], &1u64.to_ne_bytes()).unwrap();
+                rustix::io::write(&hostile.service_wakers[0], &1u64.to_ne_bytes()).unwrap();
             }
         }
         client.until("the service looks", |_| !bell.has_news());

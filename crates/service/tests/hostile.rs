@@ -156,7 +156,7 @@ fn rampage(daemon: &Daemon, seed: u64) {
             scribble_slots(region, &mut rng);
         }
         hostile.queues.mapped.values().for_each(|q| scribble_queue(q.words(), &mut rng, me));
-        for bell in &hostile.bells {
+        for bell in &hostile.service_wakers {
             let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
             // Wake-ups are the application's to steal: its own.
             let _ = rustix::io::read(bell, &mut [0; 8]);

@@ -229,6 +229,30 @@ fn a_forked_child_keeps_the_listener_that_its_parent_leaves() {
     assert!(matches!(line.receive::<control::ToApplication>(true), Err(control::LineError::Closed)));
 }
 
+/// The first process of nginx listens, forks, and never reads its control line: what it was told of each client would fill the line.
+#[test]
+fn a_parent_that_accepts_nothing_is_told_nothing_of_its_childs_clients() {
+    let daemon = daemon();
+    let mut parent = App::new(&daemon);
+    let (socket, address) = listener();
+    let queue = parent.listen(&socket, 8);
+    let place = Parent { application: parent.welcome.application, secret: parent.welcome.secret, holder: 1 };
+    parent.region.header().holders_taken.fetch_or(0b11, Ordering::SeqCst);
+    let mut child = App::with(&daemon, Some(place), 1);
+    child.inherit(&parent, queue);
+    let mut client = App::new(&daemon);
+    let _theirs = client.connect(address);
+    let (ours, _) = child.accept_wait(queue);
+    drop(client);
+    child.until("the client's end is seen", |c| c.peer_flags(&ours) & FIN != 0);
+    child.close(&ours);
+    let revoked = Push::Revoked { region: ours.region };
+    child.until("the pair region ends", |c| c.listen_to_pushes() && c.pushes.contains(&revoked));
+    // What was pushed to the parent came before this answer.
+    assert!(matches!(parent.ask(Request::Info { region: 0, slot: 0 }).0, Reply::Refused { .. }));
+    assert!(parent.pushes.is_empty(), "{:?}", parent.pushes);
+}
+
 #[test]
 fn a_child_that_says_hello_after_its_parent_died_finds_its_sockets_open() {
     let daemon = daemon();

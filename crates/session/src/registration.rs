@@ -1,4 +1,5 @@
-//! How a process registers: it says hello, maps a region of its own, and makes the first pages of it present.
+//! How a process registers: it says hello and maps a region of its own. Nothing of its data areas is present at first: most programs have
+//! connections inside this host only, which have memory of their own ([`Client::expect`]).
 
 use crate::client::open;
 use crate::host::HOST;
@@ -7,7 +8,6 @@ use crate::reserved::{Internal, claim, unclaim};
 use crate::rpc::{Exchange, say_hello};
 use crate::sys;
 use crate::{Client, detached};
-use base::limits::RING_MIN;
 use control::{Line, LineError, Parent, Push, Reply, Request, Welcome};
 use endpoint::region::Mapped;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -21,9 +21,6 @@ use std::time::Duration;
 
 /// Longest wait for an answer of the service; past it the service counts as gone.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes of each side made present at registration. Most programs have connections inside this host only, which have memory of their own;
-/// each page costs a fault.
-const FIRST_BYTES: u64 = 64 << 10;
 
 /// A registration that has only said hello: from then on the service notices the end of this process.
 #[derive(Debug)]
@@ -76,7 +73,7 @@ impl Announced {
     /// Completes the registration. A forked child without descriptors or memory for it goes on with its `parent`'s, locked in.
     pub fn finish(mut self, parent: Option<&Client>) -> Result<Arc<Client>, LineError> {
         let mut pushes = Vec::new();
-        match introduce(&mut self.exchange, FIRST_BYTES, |push, fds| pushes.push((push, fds))) {
+        match introduce(&mut self.exchange, |push, fds| pushes.push((push, fds))) {
             Ok((welcome, home)) => {
                 let client = Client::new(self, parent, welcome, home);
                 for (push, fds) in pushes {
@@ -132,12 +129,15 @@ pub fn room() -> u64 {
 /// The messages after hello: the service's welcome, and a region of our own.
 fn introduce(
     exchange: &mut Exchange,
-    present: u64,
     mut pushed: impl FnMut(Push, Vec<OwnedFd>),
 ) -> Result<(Welcome, Arc<Mapped>), LineError> {
     // A timeout of the socket: waiting for an answer costs one call, and begins anew after a signal.
     set_socket_timeout(&exchange.line, Timeout::Recv, Some(PATIENCE))?;
-    let welcome = match exchange.answer(&mut pushed)?.0 {
+    // Sent before the welcome has come: the service is waited for once, not twice.
+    let hello = exchange.number;
+    // A refusal closes the line, so this may fail, and the refusal is read all the same.
+    let asked = exchange.send(Request::OpenRegion { room: room() }, None);
+    let welcome = match exchange.answer_to(hello, &mut pushed)?.0 {
         Reply::Welcome(welcome) => welcome,
         Reply::Refused { reason, .. } => {
             log(Level::Error, format_args!("the service refuses this process: {reason}"));
@@ -145,9 +145,8 @@ fn introduce(
         }
         _ => return Err(LineError::Garbled),
     };
-    let (Reply::Region(info), fds) = exchange.ask(Request::OpenRegion { room: room() }, &mut pushed)? else {
-        return Err(LineError::Garbled);
-    };
+    asked?;
+    let (Reply::Region(info), fds) = exchange.answer(&mut pushed)? else { return Err(LineError::Garbled) };
     if exchange.is_short() {
         return Err(LineError::Os(Errno::MFILE));
     }
@@ -159,21 +158,13 @@ fn introduce(
         log(Level::Error, format_args!("{e}"));
         LineError::Garbled
     })?;
-    let pages = present as usize / RING_MIN as usize;
-    let home = Mapped::new(&HOST, Side::One, Arc::new(region), pages);
+    let home = Mapped::new(&HOST, Side::One, Arc::new(region), 0);
     for (i, bell) in fds.enumerate() {
         // The slow path's eventfd comes first, then one per fast-path core.
         let context = if i == 0 { shm::SLOW_CONTEXT } else { i as u32 - 1 };
         home.learn_waker(context, Box::new(Internal::new(bell)));
     }
-    // No answer to these two is awaited: the next request is answered after both are done.
+    // No answer is awaited: the next request is answered after this one is done.
     exchange.send(Request::Mapped { region: info.id }, None)?;
-    for side in [Side::Zero, Side::One] {
-        if let Err(e) = home.region.populate(side, 0, present as usize) {
-            log(Level::Error, format_args!("{e}"));
-            return Err(LineError::Garbled);
-        }
-    }
-    exchange.send(Request::Populated { region: info.id, bytes: present }, None)?;
     Ok((welcome, Arc::new(home)))
 }

@@ -6,14 +6,12 @@ use endpoint::host::Waker;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Numbers from here on are never ours: one bit is kept below for each smaller one.
 pub const MOST: usize = 65_536;
 static OURS: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 64];
 
-/// The lowest word of the numbers given up since [`take_unclaimed`] was last called; `usize::MAX`: none was.
-static UNCLAIMED: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// Number of times that a set of the library's was about to be made or closed (`BEGUN`), and that this was completed (`DONE`).
 static BEGUN: AtomicU32 = AtomicU32::new(0);
 static DONE: AtomicU32 = AtomicU32::new(0);
@@ -42,13 +40,6 @@ pub fn changes() -> (u32, u32) {
 /// In a forked child: ends the changes that the parent's threads had begun, for they do not run here.
 pub fn settle() {
     DONE.store(BEGUN.load(Ordering::SeqCst), Ordering::SeqCst);
-}
-
-/// The lowest word (see [`word`]) with a number that was given up since the last call: such numbers must be checked again.
-pub fn take_unclaimed() -> Option<usize> {
-    let is_any = UNCLAIMED.load(Ordering::SeqCst) != usize::MAX;
-    let lowest = is_any.then(|| UNCLAIMED.swap(usize::MAX, Ordering::SeqCst));
-    lowest.filter(|word| *word != usize::MAX)
 }
 
 /// True when the program must not touch `fd`.
@@ -111,7 +102,6 @@ pub fn unclaim(fd: RawFd) {
     let i = fd as u32 as usize;
     if i < MOST {
         OURS[i / 64].fetch_and(!(1 << (i % 64)), Ordering::Relaxed);
-        UNCLAIMED.fetch_min(i / 64, Ordering::SeqCst);
     }
 }
 

@@ -14,7 +14,7 @@ pub struct Exchange {
     /// The socket to the service.
     pub line: Line,
     /// Number of the last request.
-    number: u32,
+    pub number: u32,
     /// Keeps a descriptor number for what the service may send when no other is free. Given up only during a request that may bring again
     /// what was lost: at any other time the program would get the number.
     spare: Option<Internal>,
@@ -49,13 +49,22 @@ impl Exchange {
     /// Waits for the answer to the last request. Pushes that come first go to `pushed`.
     pub fn answer(
         &mut self,
+        pushed: impl FnMut(Push, Vec<OwnedFd>),
+    ) -> Result<(Reply, Vec<OwnedFd>), LineError> {
+        self.answer_to(self.number, pushed)
+    }
+
+    /// As [`Self::answer`], to the request with this number.
+    pub fn answer_to(
+        &mut self,
+        number: u32,
         mut pushed: impl FnMut(Push, Vec<OwnedFd>),
     ) -> Result<(Reply, Vec<OwnedFd>), LineError> {
         loop {
             let got = receive(&self.line)?;
             self.heard(got.is_short);
             match got.message {
-                ToApplication::Reply(n, reply) if n == self.number => return Ok((reply, got.fds)),
+                ToApplication::Reply(n, reply) if n == number => return Ok((reply, got.fds)),
                 ToApplication::Reply(..) => {}
                 ToApplication::Push(push) => pushed(push, got.fds),
             }
@@ -110,16 +119,6 @@ impl Exchange {
         let got = self.line.receive(false)?;
         self.heard(got.is_short);
         Ok(got)
-    }
-
-    /// Sends a request and waits for the answer.
-    pub fn ask(
-        &mut self,
-        request: Request,
-        pushed: impl FnMut(Push, Vec<OwnedFd>),
-    ) -> Result<(Reply, Vec<OwnedFd>), LineError> {
-        self.send(request, None)?;
-        self.answer(pushed)
     }
 }
 

@@ -40,13 +40,15 @@ pub struct AgentSetting {
     pub messages_per_second: u32,
     /// What the agent does.
     pub mind: Mind,
+    /// From the first instant on a handler sleeps until the second one: nothing is read, and no timer is looked at.
+    pub sleep: Option<(Instant, Instant)>,
 }
 
 impl AgentSetting {
-    /// An agent that is told of as much as it likes; datagrams are not kept.
+    /// An agent that is told of as much as it likes, and never sleeps; datagrams are not kept.
     #[must_use]
     pub fn new(staleness: Duration, mind: Mind) -> Self {
-        Self { keeps_datagrams: false, staleness, messages_per_second: 1_000_000, mind }
+        Self { keeps_datagrams: false, staleness, messages_per_second: 1_000_000, mind, sleep: None }
     }
 }
 
@@ -83,6 +85,7 @@ pub(crate) struct Desk {
     there: Duration,
     back: Duration,
     thinker: Thinker,
+    sleep: Option<(Instant, Instant)>,
     reports: Mail,
     answers: Mail,
     /// All that has come, if it is to be kept.
@@ -108,6 +111,7 @@ impl Desk {
             there,
             back: Duration::from_ns(setting.staleness.as_ns() - there.as_ns()),
             thinker: Thinker::new(&setting.mind, Seed::new(seed)),
+            sleep: setting.sleep,
             reports: VecDeque::new(),
             answers: VecDeque::new(),
             kept: setting.keeps_datagrams.then(Vec::new),
@@ -141,8 +145,17 @@ impl Desk {
 
     pub(crate) fn next_deadline(&self) -> Instant {
         let first = |mail: &Mail| mail.front().map_or(Instant::NEVER, |(at, _)| *at);
-        let mail = first(&self.reports).min(first(&self.answers));
-        self.endpoint.next_deadline().min(self.thinker.next_deadline()).min(mail)
+        // While the agent sleeps, what it has to do is due when it wakes.
+        let awake = |at: Instant| match self.sleep {
+            Some((from, until)) if from <= at && at < until => until,
+            _ => at,
+        };
+        let agent = awake(first(&self.reports).min(self.thinker.next_deadline()));
+        self.endpoint.next_deadline().min(agent).min(first(&self.answers))
+    }
+
+    fn is_asleep(&self, now: Instant) -> bool {
+        self.sleep.is_some_and(|(from, until)| from <= now && now < until)
     }
 
     /// The reports that a scripted agent has kept.
@@ -208,6 +221,9 @@ impl Desk {
 
     /// Hands the datagrams that have arrived to the agent, and has it do what is due.
     fn think(&mut self, now: Instant) -> bool {
+        if self.is_asleep(now) {
+            return false;
+        }
         let mut is_any = false;
         while let Some(datagram) = arrived(now, &mut self.reports) {
             is_any = true;

@@ -79,14 +79,30 @@ fn run() -> (Vec<u32>, Vec<(u64, u64)>, Vec<ccp_agent::Event>) {
 
 fn run_over(link: &LinkConfig, program: &'static str) -> (Vec<u32>, Vec<(u64, u64)>, Vec<ccp_agent::Event>) {
     let calls = Calls::default();
-    let log = Arc::clone(&calls);
+    let mut fabric = flows_of(setting(&calls, false, program), link);
+    let from = fabric.members[1].node;
+    let network = &mut fabric.network;
+    network.run_until(BEGIN.plus(Duration::from_secs(2)));
+    let windows = (0..3).map(|number| network.sight(from, number).unwrap().cwnd).collect();
+    let events = events_of(&mut fabric);
+    let calls = std::mem::take(&mut *calls.lock().unwrap());
+    (windows, calls, events)
+}
+
+/// An agent of `Counts`. `has_failed`: no flow makes a mistake.
+fn setting(calls: &Calls, has_failed: bool, program: &'static str) -> AgentSetting {
+    let log = Arc::clone(calls);
     let maker = AgentMaker::new(move || {
         let mut agent = Agent::new();
-        agent.add(Counts { calls: Arc::clone(&log), has_failed: false, program }).unwrap();
+        agent.add(Counts { calls: Arc::clone(&log), has_failed, program }).unwrap();
         agent
     });
+    AgentSetting::new(STALENESS, Mind::Agent(maker))
+}
+
+/// Three flows without an end from the second host, which has the agent, to the first one.
+fn flows_of(setting: AgentSetting, link: &LinkConfig) -> Fabric {
     let receiver = HostSetting::new(BuiltIn::Cubic);
-    let setting = AgentSetting::new(STALENESS, Mind::Agent(maker));
     let sender = HostSetting { agent: Some(setting), ..receiver.clone() };
     let mut fabric = Fabric::star(&[receiver, sender], link, 1, BEGIN);
     let (to, from) = (fabric.members[0], fabric.members[1]);
@@ -95,12 +111,14 @@ fn run_over(link: &LinkConfig, program: &'static str) -> (Vec<u32>, Vec<(u64, u6
     let mut jobs: Vec<Job> = (0..3).map(|_| Job::new(BEGIN, to.socket(), u64::MAX)).collect();
     network.tally.enter(&mut jobs);
     network.load(from.node, Load::new(Connections::Fresh).sending(jobs));
-    network.run_until(BEGIN.plus(Duration::from_secs(2)));
-    let windows = (0..3).map(|number| network.sight(from.node, number).unwrap().cwnd).collect();
-    let agent = network.machine(from.node).unwrap().host().unwrap().agent().unwrap();
-    let events = std::iter::from_fn(|| agent.poll_event()).collect();
-    let calls = std::mem::take(&mut *calls.lock().unwrap());
-    (windows, calls, events)
+    fabric
+}
+
+/// What the agent has logged since it was asked last.
+fn events_of(fabric: &mut Fabric) -> Vec<ccp_agent::Event> {
+    let from = fabric.members[1].node;
+    let agent = fabric.network.machine(from).unwrap().host().unwrap().agent().unwrap();
+    std::iter::from_fn(|| agent.poll_event()).collect()
 }
 
 #[test]
@@ -143,4 +161,70 @@ fn while_nothing_comes_a_flow_is_told_of_ever_more_rarely() {
     let silent = calls.iter().filter(|(told, _)| *told > 2_100_000).count();
     // Some 30 for each of the three flows, if each tick came a round trip after the one before. A retransmission timeout begins the row anew.
     assert!((10..=50).contains(&silent), "{silent} reports");
+}
+
+/// From half a second on a handler sleeps for a second, which is fifty round trips and more: three flows over 10 Mbit/s go on all the time.
+/// Their windows while the agent sleeps and after it, and what the agent has logged since it woke.
+fn run_with_a_sleep(program: &'static str) -> ([Vec<u32>; 2], Vec<ccp_agent::Event>) {
+    let times = [500, 1_500].map(|ms| BEGIN.plus(Duration::from_ms(ms)));
+    let calls = Calls::default();
+    let setting = AgentSetting { sleep: Some((times[0], times[1])), ..setting(&calls, true, program) };
+    let mut link = LinkConfig::rated(10_000_000, Duration::from_ms(5));
+    link.queue_packets = Some(50);
+    let mut fabric = flows_of(setting, &link);
+    let from = fabric.members[1].node;
+    let windows = |fabric: &mut Fabric| -> Vec<u32> {
+        (0..3).map(|number| fabric.network.sight(from, number).unwrap().cwnd).collect()
+    };
+    fabric.network.run_until(times[0]);
+    events_of(&mut fabric);
+    calls.lock().unwrap().clear();
+    let received = |fabric: &Fabric| fabric.network.tally.messages().iter().map(|m| m.received).sum::<u64>();
+    let mut before = received(&fabric);
+    for tenth in 1..=10 {
+        fabric.network.run_until(times[0].plus(Duration::from_ms(tenth * 100 - 1)));
+        let now = received(&fabric);
+        assert!(now - before > 60_000, "{} bytes in tenth {tenth}", now - before);
+        before = now;
+    }
+    assert!(calls.lock().unwrap().is_empty(), "no handler runs while one sleeps");
+    let asleep = windows(&mut fabric);
+    fabric.network.run_until(times[1].plus(Duration::from_ms(500)));
+    assert!(calls.lock().unwrap().iter().any(|(told, _)| *told > 1_600_000), "reports come again");
+    ([asleep, windows(&mut fabric)], events_of(&mut fabric))
+}
+
+/// The window that `Counts` gives its flows.
+fn is_counted(window: &u32) -> bool {
+    (20 * 1448..20 * 1448 + 1_000).contains(window)
+}
+
+fn count(events: &[ccp_agent::Event], is_so: fn(&What) -> bool) -> usize {
+    events.iter().filter(|event| is_so(&event.what)).count()
+}
+
+/// Reports each round trip: the agent's socket is full after some of them, and the flows go on with Cubic. When the handler wakes, its agent
+/// hears of their ends, and gets all of them anew.
+#[test]
+fn a_handler_that_sleeps_loses_its_flows_when_its_socket_is_full_and_gets_them_when_it_wakes() {
+    let ([asleep, awake], events) = run_with_a_sleep(EACH_ROUND_TRIP);
+    assert!(!asleep.iter().any(is_counted), "{asleep:?}");
+    assert!(awake.iter().all(is_counted), "{awake:?}");
+    let (ends, begins) = (
+        count(&events, |what| matches!(what, What::Closed { .. })),
+        count(&events, |what| matches!(what, What::Opened { .. })),
+    );
+    assert_eq!((ends, begins), (3, 3), "{events:?}");
+}
+
+/// Reports each 600 ms: two of each flow find room while the handler sleeps. No answer is due to a report, so nothing tells this agent from one that
+/// has nothing to say: its flows keep program and window.
+#[test]
+fn a_handler_that_sleeps_keeps_its_flows_while_its_socket_has_room() {
+    const SELDOM: &str = "(def (Report (now 0)))
+        (when true (:= Report.now Ack.now) (fallthrough))
+        (when (> Micros 600000) (report) (reset))";
+    let ([asleep, awake], events) = run_with_a_sleep(SELDOM);
+    assert!(asleep.iter().chain(&awake).all(is_counted), "{asleep:?} {awake:?}");
+    assert_eq!(count(&events, |what| matches!(what, What::Closed { .. } | What::Opened { .. })), 0);
 }

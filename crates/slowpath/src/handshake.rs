@@ -300,6 +300,9 @@ impl SlowPath {
             pace_rate: 0,
         };
         let flow = self.keeper.install(now, &install, &region)?;
+        if algorithm.needs_ecn() && negotiated.features & state::ECN == 0 {
+            self.counters.add(Count::WithoutEcn);
+        }
         if born.repeats > 0 {
             let timeouts = timeouts(born.repeats, born.took, self.config.syn_timeout);
             self.with_flow(flow, |parts| {

@@ -229,15 +229,12 @@ fn judge(now: Instant, fired_at: Instant, config: &Config, parts: &mut FlowMut<'
         cold.backoff = 0;
         return Verdict::Idle;
     }
-    // RFC 6298 (5.3): "When an ACK is received that acknowledges new data, restart the retransmission timer".
     if cold.progress_at > fired_at {
         cold.backoff = 0;
     }
     let timeout =
         |backoff: u8| cold.rto.times(1 << backoff.min(BACKOFF_MAX)).min(config.rto_max.max(cold.rto));
-    // (5.1), and as Linux: a retransmission, by a probe or in recovery, restarts the timer.
-    let restart_at = cold.progress_at.max(cold.recovery.restart_at);
-    let due = restart_at.max(fired_at).plus(timeout(cold.backoff));
+    let due = cold.timeout_from(rx.flags).max(fired_at).plus(timeout(cold.backoff));
     let is_probe_first = is_outstanding && config.tail_probes && cold.is_probe_due(rx.flags);
     let due = if is_probe_first { due.plus(PROBE_FIRST) } else { due };
     if now < due {

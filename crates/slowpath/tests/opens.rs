@@ -136,10 +136,17 @@ fn both_ends_of_a_simultaneous_open_may_agree_on_ecn() {
 }
 
 #[test]
-fn dctcp_asks_for_ecn_by_itself() {
-    let mut w = World::with(|config, _| config.algorithm = congestion::Algorithm::Dctcp);
-    w.connect(80);
-    assert!(w.next().header.flags.contains(TcpFlags::ECE.with(TcpFlags::CWR)));
+fn dctcp_asks_for_ecn_by_itself_and_what_it_does_not_get_is_counted() {
+    for (answer, without) in [(SYN_ACK, 1), (SYN_ACK.with(TcpFlags::ECE), 0)] {
+        let mut w = World::with(|config, _| config.algorithm = congestion::Algorithm::Dctcp);
+        let (local, _) = w.connect(80);
+        let syn = w.next();
+        assert!(syn.header.flags.contains(TcpFlags::ECE.with(TcpFlags::CWR)));
+        let ack = syn.header.seq.0.wrapping_add(1);
+        w.segment(FourTuple::new(peer(80), local), answer, 1, ack, options(), &[]);
+        assert!(matches!(w.event(), Event::Established { .. }));
+        assert_eq!(w.count(Count::WithoutEcn), without);
+    }
 }
 
 #[test]

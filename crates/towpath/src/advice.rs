@@ -80,6 +80,9 @@ pub fn governed(congestion: &serde_json::Map<String, Value>) -> String {
     if in_force != chosen {
         told = format!("congestion control {in_force}; {chosen}, chosen by {by}, is not in force");
     }
+    if let Some(number) = congestion.get("program_number") {
+        told = format!("{told}, by program {number} of its agent");
+    }
     if let Some(ecn) = congestion.get("ecn").and_then(Value::as_str) {
         told = format!("{told}, ECN {ecn}");
     }
@@ -105,8 +108,12 @@ pub fn numbers(row: &Value) -> String {
     if !info.is_object() {
         return queues;
     }
+    let paced = match number(info, "pacing_rate") {
+        0 | u64::MAX => String::new(),
+        rate => format!(", paced at {}/s", bytes(rate)),
+    };
     format!(
-        "{queues}; cwnd {} x {} B, peer's window {}, own window {}, srtt {:.3} ms, {} segments sent again{}",
+        "{queues}; cwnd {} x {} B{paced}, peer's window {}, own window {}, srtt {:.3} ms, {} segments sent again{}",
         info["snd_cwnd"],
         info["snd_mss"],
         bytes(number(info, "snd_wnd")),

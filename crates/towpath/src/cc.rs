@@ -179,6 +179,7 @@ fn list(all: &Value) -> String {
         let there = agent["pid"].as_u64().map_or("not there".to_owned(), |pid| format!("pid {pid}"));
         let (path, programs) = (text(&agent["path"]), &agent["programs"]);
         lines.push(format!("  {path} serves {}: {there}, {programs} programs", words(&agent["serves"])));
+        lines.extend(agent["refused"].as_str().map(|refused| format!("    {refused}")));
     }
     let rows: Vec<Vec<String>> = rows_of(all, "rules")
         .map(|rule| vec![format!("  {}", text(&rule["rule"])), format!("({})", text(&rule["from"]))])

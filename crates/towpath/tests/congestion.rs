@@ -303,25 +303,33 @@ fn hostile() {
     send(&agent, &service, &change(number + 1_000, agent::PROGRAM));
     send(&agent, &service, &change(number, 99));
     until("both refusals", || count("unknown_flows") == 1 && count("unknown_programs") == 1);
-    // A flood in a thread, while the service answers and bytes go on.
-    agent.set_nonblocking(true).unwrap();
+    // A program with events that point beyond its instructions: the rule that it breaks is shown.
+    agent::install_half(&|message| send(&agent, &service, message));
+    until("the refused program", || count("refused_programs") == 1);
+    let refused = place.json(&["cc", "list"])["agents"][0]["refused"].as_str().unwrap().to_owned();
+    assert!(refused.starts_with("program 8 of agent "), "{refused}");
+    // A flood from an agent and from nineteen strangers, while the service answers and bytes go on.
+    let mut senders = vec![agent];
+    senders.extend((1..20).map(|_| UnixDatagram::unbound().unwrap()));
+    senders.iter().for_each(|sender| sender.set_nonblocking(true).unwrap());
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             // Bounded, so that it ends also when this test fails.
-            for _ in 0..2_000_000 {
+            for sender in senders.iter().cycle().take(2_000_000) {
                 if over.load(Ordering::Relaxed) {
                     break;
                 }
-                let _ = agent.send_to(&[99, 0, 8, 0, 1, 0, 0, 0], &service);
+                let _ = sender.send_to(&[99, 0, 8, 0, 1, 0, 0, 0], &service);
             }
         });
-        until("the flood", || count("malformed") > 500);
+        until("the flood", || count("malformed") > 100 && count("unknown_senders") > 1_000);
         peer.until_moved();
         over.store(true, Ordering::Relaxed);
     });
     place.until(&flow, "the default", |shown| {
-        shown["in_force"] == "cubic" && shown["why"] == "its agent has not chosen a program yet"
+        let why = shown["why"].as_str().unwrap_or_default();
+        shown["in_force"] == "cubic" && why == format!("its agent has not chosen a program; {refused}")
     });
     peer.until_moved();
     program.ends_with("end ccp", peer);

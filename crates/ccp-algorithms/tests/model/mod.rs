@@ -87,6 +87,8 @@ pub struct World {
     heap: BinaryHeap<Reverse<(Instant, u64, Event)>>,
     count: u64,
     names: BTreeMap<u64, String>,
+    /// Windows of flows that do not begin with the initial one, bytes.
+    windows: BTreeMap<u64, u64>,
 }
 
 pub fn ms(ms: u64) -> Instant {
@@ -125,6 +127,7 @@ impl World {
             heap: BinaryHeap::new(),
             count: 0,
             names: BTreeMap::new(),
+            windows: BTreeMap::new(),
         };
         world.at(Instant::ZERO, Event::Sample);
         world.talk();
@@ -141,6 +144,12 @@ impl World {
         self.names.insert(id, name.to_owned());
         self.at(ms(from_ms), Event::Open(id));
         self.at(ms(until_ms), Event::Close(id));
+    }
+
+    /// A flow that another algorithm has brought to a window of so many segments.
+    pub fn grown_flow(&mut self, id: u64, segments: u64, until_ms: u64) {
+        self.windows.insert(id, segments * MSS);
+        self.flow(id, 0, until_ms);
     }
 
     pub fn cross(&mut self, cross: Cross) {
@@ -221,11 +230,14 @@ impl World {
         let source = SocketAddrV4::new(Ipv4Addr::LOCALHOST, id as u16);
         let destination = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80);
         let name = self.names.get(&id).map_or("", String::as_str);
-        let create = Create::new(10 * MSS as u32, MSS as u32, source, destination);
+        let window = self.windows.get(&id).copied().unwrap_or(10 * MSS);
+        let create = Create::new(window as u32, MSS as u32, source, destination);
         let create = create.with_name(name).expect("a short name");
         let new = NewFlow { id: FlowId(id), uid: 0, rtt: self.path.rtt, rate_max: u64::MAX, create };
         self.endpoint.open(new).expect("there is room");
-        self.senders.insert(id, Sender::new(self.now));
+        let mut sender = Sender::new(self.now);
+        sender.cwnd = window;
+        self.senders.insert(id, sender);
         self.at(self.now.plus(TICK), Event::Tick(id));
         self.turn(id);
     }

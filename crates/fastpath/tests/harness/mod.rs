@@ -152,7 +152,7 @@ impl Host {
             }
             let mut backoff = if una == f.tx.snd_una { backoff } else { 0 };
             let una = f.tx.snd_una;
-            let since = f.cold.progress_at.max(f.cold.recovery.restart_at);
+            let since = f.cold.timeout_from(f.rx.flags);
             // The core's probe goes first, as in the slow path.
             let grace = if f.cold.is_probe_due(f.rx.flags) { Duration::from_ms(10) } else { Duration::ZERO };
             if since.plus(f.cold.rto.times(1 << backoff.min(6))).plus(grace) <= now {

@@ -2,6 +2,7 @@
 
 use crate::agents::Agents;
 use crate::agents::flows::id_of;
+use crate::config::values::AgentPlace;
 use base::Instant;
 use ccp::{Reason, Standing};
 use serde::Serialize;
@@ -17,6 +18,9 @@ pub struct AgentShown {
     /// Its process; `None`: it is not there.
     pid: Option<u32>,
     programs: usize,
+    /// The last program of it that was refused since it came, and the rule that the program breaks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<String>,
 }
 
 /// A flow's program, for `towpath cc show`.
@@ -53,31 +57,41 @@ impl Agents {
             serves: names.iter().map(|name| if name.is_empty() { "ccp" } else { name }.to_owned()).collect(),
             pid: self.endpoint.process_of(address),
             programs: self.endpoint.programs_of(address),
+            refused: self.refusals.get(address).cloned(),
         };
         self.names.iter().map(of).collect()
     }
 
-    /// Why the flow's agent does not decide; `None`: it does, by a program.
-    pub fn why_not(&self, law: &str, name: Option<FlowName>) -> Option<String> {
-        let Some(id) = name.map(id_of) else { return Some("the handshake is not over".to_owned()) };
-        let Some(standing) = self.endpoint.standing(id) else {
-            return Some("agents have as many flows as they may have".to_owned());
-        };
+    /// The number of the program by which the flow's agent decides, or why it does not.
+    pub fn program_or_why(&self, law: &str, name: Option<FlowName>) -> Result<u32, String> {
+        let id = name.map(id_of).ok_or("the handshake is not over")?;
+        let standing = self.endpoint.standing(id).ok_or("agents have as many flows as they may have")?;
         let is_refused = self.flows.get(&id).is_some_and(|kept| kept.is_refused);
-        Some(match standing {
+        Err(match standing {
             Standing::Running(_) if is_refused => "as many flows as possible have programs".to_owned(),
-            Standing::Running(_) => return None,
+            Standing::Running(number) => return Ok(number),
             Standing::NoAgent => format!(
                 "no agent is there that serves {law}; `towpath cc list` shows where one is looked for"
             ),
             Standing::OtherUser => {
                 "its agent is another user's, and only root's see the flows of all users".to_owned()
             }
-            Standing::NoProgram => "its agent has not chosen a program yet".to_owned(),
+            Standing::NoProgram => match self.refused_of(law) {
+                Some(refused) => format!("its agent has not chosen a program; {refused}"),
+                None => "its agent has not chosen a program yet".to_owned(),
+            },
             Standing::FellBack(Reason::AgentDied) => "its agent has died".to_owned(),
             Standing::FellBack(Reason::AgentStalled) => "its agent does not read its reports".to_owned(),
             Standing::FellBack(Reason::AgentRemoved) => "its agent is no longer configured".to_owned(),
         })
+    }
+
+    /// The last refusal of a program of the agent that serves the law.
+    fn refused_of(&self, law: &str) -> Option<&String> {
+        let name = if law == AgentPlace::ANY { "" } else { law };
+        let serves = |names: &Vec<String>| names.iter().any(|served| served == name);
+        let (address, _) = self.names.iter().find(|(_, names)| serves(names))?;
+        self.refusals.get(address)
     }
 
     /// The state of the program that decides about the flow, with its last reports.

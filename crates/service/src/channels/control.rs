@@ -112,11 +112,11 @@ impl Registry {
     /// The region cannot be made, or the channel port is taken.
     pub fn begin_channels(&mut self, hub: channel::Config, settings: Settings) -> Result<(), ServiceError> {
         let failed = |error| ServiceError::Os { doing: "make the channels' region", error };
-        let bells: rustix::io::Result<Vec<_>> = (0..=self.cores.len()).map(|_| new_eventfd()).collect();
-        let (id, bells) = (self.new_region_id(), bells.map_err(failed)?);
+        let wakers: rustix::io::Result<Vec<_>> = (0..=self.cores.len()).map(|_| new_eventfd()).collect();
+        let (id, wakers) = (self.new_region_id(), wakers.map_err(failed)?);
         let index = self.indices.take(id).map_err(|_| failed(Errno::USERS))? as u16;
         let size = Size { slots: SLOTS.min(self.config.region_slots), data_len: self.config.region_data };
-        let region = AppRegion::create(id, index, OWNER, size, bells, Limits::none(), self.now)
+        let region = AppRegion::create(id, index, OWNER, size, wakers, Limits::none(), self.now)
             .map_err(|_| failed(Errno::NOMEM))?;
         self.introduce_region(&region, OWNER, ENGINE_CORE);
         let memory = region.memory.clone();
@@ -144,7 +144,7 @@ impl Registry {
                 .listen(Endpoint::new(addr, port), TOKEN, BACKLOG)
                 .map_err(|_| failed(Errno::ADDRINUSE))?;
         }
-        let cores = self.cores.iter().map(Core::bell).collect();
+        let cores = self.cores.iter().map(Core::waker).collect();
         let start = Start { hub, memory, cores, ring_most: self.config.ring_max as usize, channels };
         self.command(ENGINE_CORE, Command::BeginChannels(Box::new(start)));
         Ok(())

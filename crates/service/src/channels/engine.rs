@@ -6,7 +6,7 @@ use super::flows::Flows;
 use super::scale::Scale;
 use super::snapshot::{Snapshot, snapshot};
 use super::stale::Stale;
-use crate::cores::wakers::Bells;
+use crate::cores::wakers::Wakers;
 use crate::memory::Memory;
 use base::{Duration, Instant};
 use channel::hub::{Over, Rejected};
@@ -147,7 +147,7 @@ pub struct Start {
 #[derive(Clone, Debug)]
 pub struct Shared {
     /// The eventfds that wake applications.
-    pub bells: Arc<Bells>,
+    pub wakers: Arc<Wakers>,
     /// The flow records of all cores.
     pub records: Arc<flow::Flows>,
     /// How busy each core is.
@@ -178,10 +178,10 @@ impl Engine {
     /// An engine without sessions.
     pub fn new(start: Start, shared: Shared) -> Self {
         let Start { hub, memory, cores, ring_most, channels } = start;
-        let Shared { bells, records, loads } = shared;
+        let Shared { wakers, records, loads } = shared;
         Self {
             hub: Hub::new(hub),
-            flows: Flows::new(memory, cores, bells, records),
+            flows: Flows::new(memory, cores, wakers, records),
             scale: Scale::new(channels, loads),
             stale: Stale::default(),
             ends: Ends::new(ring_most),

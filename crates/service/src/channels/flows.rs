@@ -6,7 +6,7 @@
 //! ```
 
 use super::engine::Told;
-use crate::cores::wakers::Bells;
+use crate::cores::wakers::Wakers;
 use crate::memory::Memory;
 use crate::relay::endpoint::{End, Place};
 use crate::relay::{make_room, want_no_space};
@@ -80,7 +80,7 @@ pub struct Flows {
     records: Arc<flow::Flows>,
     /// Room of the channel that is served now; the place is that of all channels.
     room: RingRoom,
-    bells: Arc<Bells>,
+    wakers: Arc<Wakers>,
     pool: Pool,
     /// `None`: the control thread has not made the connection yet.
     all: BTreeMap<ChannelId, Option<End>>,
@@ -100,7 +100,7 @@ impl Flows {
     pub fn new(
         memory: Arc<Memory>,
         cores: Arc<[Arc<OwnedFd>]>,
-        bells: Arc<Bells>,
+        wakers: Arc<Wakers>,
         records: Arc<flow::Flows>,
     ) -> Self {
         Self {
@@ -111,7 +111,7 @@ impl Flows {
                 head: 0,
                 size: 0,
             },
-            bells,
+            wakers,
             pool: Pool::default(),
             all: BTreeMap::new(),
             leaving: HashMap::new(),
@@ -249,14 +249,14 @@ impl Flows {
     fn leave(&mut self, end: End) {
         if let Some((own, _)) = end.place.halves(end.slot) {
             raise(own, FIN | READ_CLOSED | RELEASED);
-            end.tell(&self.bells);
+            end.tell(&self.wakers);
         }
         self.told.push(Told::Left { slot: end.slot });
         self.leaving.insert(end.slot, end);
     }
 
     /// Lends what has come to `take`, at most `most` bytes, where it lies: the fast path writes these bytes only after they are consumed.
-    fn take_some(end: &mut End, bells: &Bells, most: usize, take: &mut dyn FnMut(Input<'_>)) -> usize {
+    fn take_some(end: &mut End, wakers: &Wakers, most: usize, take: &mut dyn FnMut(Input<'_>)) -> usize {
         let Some((own, peer)) = end.place.halves(end.slot) else { return 0 };
         // The region is the service's own: its positions make sense.
         let Ok(Some(found)) = readable(peer, end.tail, end.place.data_len()) else { return 0 };
@@ -265,7 +265,7 @@ impl Flows {
         pieces.into_iter().filter(|piece| !piece.is_empty()).for_each(|piece| take(Input::Shared(piece)));
         end.tail += n as u64;
         if consumed(own, peer, end.tail) {
-            end.tell(bells);
+            end.tell(wakers);
         }
         n
     }
@@ -310,7 +310,7 @@ impl Transport for Flows {
                 self.told.push(Told::MemoryShort { region: place.region_id });
             } else if room > 0 && end.sender.want_space(own, peer, |_| ()) == Ok(false) {
                 // Room has come meanwhile: the doorbell that tells so is not needed.
-                end.tell(&self.bells);
+                end.tell(&self.wakers);
             }
             return Ok(0);
         }
@@ -320,7 +320,7 @@ impl Transport for Flows {
         let n = fill(&mut self.room);
         if let Some((own, _)) = self.room.place.halves(end.slot).filter(|_| n > 0) {
             end.sender.publish(own, n);
-            end.tell(&self.bells);
+            end.tell(&self.wakers);
         }
         Ok(n)
     }
@@ -336,7 +336,7 @@ impl Transport for Flows {
         let flags = end.flags();
         let mut taken = 0;
         while taken < count {
-            let n = Self::take_some(end, &self.bells, count - taken, take);
+            let n = Self::take_some(end, &self.wakers, count - taken, take);
             if n == 0 {
                 let is_over = flags & (FIN | RESET | FAILED) != 0;
                 return if taken == 0 && is_over { Err(Gone) } else { Ok(taken) };

@@ -49,6 +49,8 @@ pub struct Totals {
     pub greetings_refused: u64,
     /// Sessions ended because the peer broke the rules.
     pub violations: u64,
+    /// Writes outside a socket's credit that were left out: an error of this service.
+    pub beyond_credit: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -169,6 +171,7 @@ impl Totals {
             sockets: seen.census.sockets,
             greetings_refused: seen.refusals.greetings,
             violations: seen.refusals.violations,
+            beyond_credit: seen.beyond_credit,
         }
     }
 }

@@ -135,14 +135,14 @@ impl Registry {
         let index = self.regions.get(&key.region)?.memory.index;
         let algorithm =
             self.tcp.slow.slot_algorithm(index, key.slot).unwrap_or(self.choices.algorithm(choice.law));
-        let (in_force, why) = match choice.law {
-            Law::BuiltIn(_) => (algorithm.to_string(), lacks(algorithm, info)),
+        let (in_force, why, program_number) = match choice.law {
+            Law::BuiltIn(_) => (algorithm.to_string(), lacks(algorithm, info), None),
             Law::Agent(law) => {
-                let why = self.agents.as_ref().map(|agents| agents.why_not(law.as_str(), flow.name));
                 // Names of agents exist only where agents are configured.
-                match why.flatten() {
-                    None => (law.to_string(), None),
-                    why => (algorithm.to_string(), why),
+                match self.agents.as_ref().map(|agents| agents.program_or_why(law.as_str(), flow.name)) {
+                    Some(Ok(number)) => (law.to_string(), None, Some(number)),
+                    Some(Err(why)) => (algorithm.to_string(), Some(why), None),
+                    None => (law.to_string(), None, None),
                 }
             }
         };
@@ -151,6 +151,7 @@ impl Registry {
             chosen: choice.law.to_string(),
             chosen_by: choice.by.to_string(),
             in_force,
+            program_number,
             ecn,
             why,
         })

@@ -134,7 +134,8 @@ impl Options {
         let checksum = !self.no_checksum_offload.unwrap_or(false);
         let congestion = self.congestion.unwrap_or_default();
         let needs_ecn = matches!(congestion, Congestion::BuiltIn(algorithm) if algorithm.needs_ecn());
-        let ecn = self.ecn.unwrap_or(needs_ecn);
+        let accurate_ecn = self.accurate_ecn.unwrap_or(false);
+        let ecn = self.ecn.unwrap_or(needs_ecn || accurate_ecn);
         let on = |switch: Option<bool>| switch.unwrap_or(true);
         Link {
             name: self
@@ -153,13 +154,7 @@ impl Options {
             gso: checksum && !self.no_gso.unwrap_or(false),
             congestion,
             express_ports: self.express_ports.clone().unwrap_or_default(),
-            switches: [
-                on(self.sack),
-                on(self.timestamps),
-                on(self.window_scaling),
-                ecn,
-                self.accurate_ecn.unwrap_or(false),
-            ],
+            switches: [on(self.sack), on(self.timestamps), on(self.window_scaling), ecn, accurate_ecn],
             buffer_initial: self.buffer_initial.unwrap_or(
                 self.ring_max.map_or(BUFFER_INITIAL_DEFAULT, |max| max.min(BUFFER_INITIAL_DEFAULT)),
             ),

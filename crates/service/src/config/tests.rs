@@ -14,6 +14,17 @@ fn flag_before_file_before_default() {
 }
 
 #[test]
+fn accurate_ecn_turns_ecn_on_unless_it_is_turned_off() {
+    let of = |text: &str| toml::from_str::<Options>(text).unwrap().resolve().unwrap().link.switches;
+    let [.., ecn, accurate] = of("accurate_ecn = true");
+    assert!(ecn && accurate);
+    let [.., ecn, accurate] = of("accurate_ecn = true\necn = false");
+    assert!(!ecn && accurate);
+    let [.., ecn, accurate] = of("");
+    assert!(!ecn && !accurate);
+}
+
+#[test]
 fn cores_are_a_number_or_as_many_as_the_load_needs() {
     let of = |text: &str| toml::from_str::<Options>(text).ok()?.cores;
     for (text, choice) in [

@@ -25,7 +25,7 @@ impl ByHand {
     /// One turn of the core. True: there was something to do.
     pub fn turn(&mut self, now: Instant) -> bool {
         let worker = &mut self.0;
-        worker.hear_bells();
+        worker.hear_wakers();
         let is_busy = worker.round(now).is_busy();
         let obeyed = worker.obey(now).unwrap_or(false);
         is_busy | obeyed | worker.relay()

@@ -19,9 +19,9 @@ struct Table {
 
 /// The table, shared by all threads.
 #[derive(Debug, Default)]
-pub struct Bells(RwLock<Table>);
+pub struct Wakers(RwLock<Table>);
 
-impl Bells {
+impl Wakers {
     fn change(&self, f: impl FnOnce(&mut Table)) {
         f(&mut self.0.write().unwrap_or_else(PoisonError::into_inner));
     }

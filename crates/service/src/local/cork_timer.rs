@@ -2,9 +2,9 @@
 //! them in time, so the control thread does.
 //!
 //! ```text
-//!   program: writes, sets its bit in HELD_CONTEXT --first--> bell --> looked at every TICK --> nothing for a while: asleep again
+//!   program: writes, sets its bit in HELD_CONTEXT --first--> waker --> looked at every TICK --> nothing for a while: asleep again
 //! ```
-//! After the first bell a program that holds bytes back makes no system call until the control thread sleeps again. All input here is
+//! After the first wake-up a program that holds bytes back makes no system call until the control thread sleeps again. All input here is
 //! hostile: a look costs as much as bits are set and sockets hold back, at most one of each per slot; what is released is a position of the
 //! program's own stream, which the reader checks as always.
 
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_millis(200);
 /// Pause between two looks.
 const TICK: Duration = Duration::from_millis(50);
-/// Looks that find nothing in a region before its program must ring the bell again.
+/// Looks that find nothing in a region before its program must write the waker again.
 const QUIET: u32 = 10;
 
 /// One socket that holds bytes back.
@@ -75,7 +75,7 @@ impl Holder<'_> {
 }
 
 impl Registry {
-    /// The slow-path bell of a region has rung, perhaps because bytes are held back there.
+    /// The slow-path waker of a region was written, perhaps because bytes are held back there.
     pub fn hear_held(&mut self, region: u32) {
         let now = self.now;
         let is_awake = self.held.awake.contains_key(&region);

@@ -35,7 +35,7 @@ pub struct AppRegion {
     /// Uses of the slots. Slot 0 is the control slot.
     pub slots: Slots<Use>,
     /// Eventfds by which the application wakes the service: first the slow path, then each core.
-    pub bells: Vec<Arc<OwnedFd>>,
+    pub wakers: Vec<Arc<OwnedFd>>,
     /// Connections made, and accepted, without the service that the statistics include.
     pub counted: [u64; 2],
     /// When these were last read.
@@ -49,7 +49,7 @@ impl AppRegion {
         index: u16,
         owner: u32,
         Size { slots, data_len }: Size,
-        bells: Vec<Arc<OwnedFd>>,
+        wakers: Vec<Arc<OwnedFd>>,
         limits: Limits,
         now: Instant,
     ) -> Result<Self, RegionError> {
@@ -61,7 +61,7 @@ impl AppRegion {
             sealed: false,
             growing: None,
             slots: Slots::new(1, slots),
-            bells,
+            wakers,
             counted: [0; 2],
             counted_at: now,
         })

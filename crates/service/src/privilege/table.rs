@@ -64,7 +64,7 @@ const THREADS: &[Call] = calls![
     SYS_gettimeofday SYS_clock_nanosleep SYS_nanosleep SYS_getrandom SYS_getcpu SYS_getuid SYS_geteuid
     SYS_getgid SYS_getegid
 ];
-/// Waiting for bells, control lines and the port.
+/// Waiting for wakers, control lines and the port.
 const WAITING: &[Call] = calls![
     SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2 SYS_ppoll SYS_eventfd2
 ];

@@ -40,9 +40,9 @@ impl Outputs {
 pub enum Output {
     /// Send an application a message without a request. When it is sent the application is to be woken (`Registry::tell_pushed`).
     Push(Pushed),
-    /// Watch the slow-path bell of this application region.
+    /// Watch the slow-path waker of this application region.
     Watch(u32, Arc<OwnedFd>),
-    /// Stop watching this slow-path bell.
+    /// Stop watching this slow-path waker.
     Unwatch(Arc<OwnedFd>),
     /// Wake the process, or the core, that sleeps at this eventfd.
     Wake(Arc<OwnedFd>),

@@ -201,7 +201,7 @@ impl Registry {
     fn free_contexts(&mut self, a: &Application) {
         let Some(family) = self.families.get_mut(&a.family()) else { return };
         let mine = family.remove_contexts_of(a.id);
-        mine.iter().for_each(|n| self.bells.set_context(a.family(), *n, None));
+        mine.iter().for_each(|n| self.wakers.set_context(a.family(), *n, None));
         if let Some(region) = self.oldest_region(a.id) {
             let taken = &region.memory.region().header().context_taken[Side::One.index()];
             for n in mine {
@@ -368,16 +368,17 @@ impl Registry {
     /// Ends a pair region with a dead side when its last connection has ended, or both sides are dead.
     fn drop_pair_if_over(&mut self, id: u32) {
         let Some(pair) = self.pairs.remove_if_over(id) else { return };
-        for bell in pair.relays_wakers() {
-            self.command(RELAY_CORE, Command::Unwatch(bell.clone()));
+        for waker in pair.relays_wakers() {
+            self.command(RELAY_CORE, Command::Unwatch(waker.clone()));
         }
         for (_, connection) in pair.connections() {
             self.end_grant(connection.grant);
             self.uncount_sockets(connection.applications);
         }
-        // A forked child has its parent's mappings without having asked for them.
+        // A forked child has its parent's mappings without having asked for them. A party that has asked for none itself has none: it may be a
+        // server's first process, which only waits for its children and would never read what it is told.
         let has = |a: &&Application| {
-            a.pairs.contains(&id) || pair.parties.iter().any(|party| a.descends_from(*party))
+            a.pairs.contains(&id) || pair.parties.iter().any(|party| a.ancestors.contains(party))
         };
         let told: Vec<u32> = self.applications.values().filter(has).map(|a| a.id).collect();
         for application in told {
@@ -427,11 +428,11 @@ impl Registry {
         let flows: Vec<u32> = uses.filter(|(_, u)| matches!(u, Use::Flow(_))).map(|(slot, _)| slot).collect();
         flows.into_iter().for_each(|slot| self.close_flow(id, slot, offender));
         if let Some(region) = self.regions.remove(&id) {
-            self.outputs.add(Output::Unwatch(region.bells[0].clone()));
-            self.bells.set_region(region.memory.index, None);
+            self.outputs.add(Output::Unwatch(region.wakers[0].clone()));
+            self.wakers.set_region(region.memory.index, None);
             self.forget_channels_of(&region);
-            for (core, bell) in region.bells[1..].iter().enumerate() {
-                self.command(core, Command::Unwatch(bell.clone()));
+            for (core, waker) in region.wakers[1..].iter().enumerate() {
+                self.command(core, Command::Unwatch(waker.clone()));
             }
             self.depart_region(region.memory, offender);
         }

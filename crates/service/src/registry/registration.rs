@@ -56,21 +56,21 @@ pub fn new_eventfd() -> rustix::io::Result<Arc<OwnedFd>> {
 /// An eventfd to write, and a descriptor for its sleeper. A process that has the eventfd can fill it and clear its `O_NONBLOCK`, so that
 /// the next writer blocks. So an untrusted sleeper gets an epoll descriptor that watches the eventfd instead; it wakes the sleeper equally
 /// well (edge-triggered, never read).
-pub fn new_bell(trusted: bool) -> rustix::io::Result<(Arc<OwnedFd>, Arc<OwnedFd>)> {
-    let bell = new_eventfd()?;
-    let shell = shell_of(&bell, trusted)?;
-    Ok((bell, shell))
+pub fn new_waker_for(trusted: bool) -> rustix::io::Result<(Arc<OwnedFd>, Arc<OwnedFd>)> {
+    let waker = new_eventfd()?;
+    let theirs = waker_for(&waker, trusted)?;
+    Ok((waker, theirs))
 }
 
-/// The descriptor that a sleeper gets: `bell` itself, or an epoll descriptor that watches it.
-fn shell_of(bell: &Arc<OwnedFd>, trusted: bool) -> rustix::io::Result<Arc<OwnedFd>> {
+/// The descriptor that a sleeper gets: `waker` itself, or an epoll descriptor that watches it.
+fn waker_for(waker: &Arc<OwnedFd>, trusted: bool) -> rustix::io::Result<Arc<OwnedFd>> {
     if trusted {
-        return Ok(bell.clone());
+        return Ok(waker.clone());
     }
-    let shell = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let theirs = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-    epoll::add(&shell, bell.as_fd(), epoll::EventData::new_u64(0), flags)?;
-    Ok(Arc::new(shell))
+    epoll::add(&theirs, waker.as_fd(), epoll::EventData::new_u64(0), flags)?;
+    Ok(Arc::new(theirs))
 }
 
 impl Registry {
@@ -237,13 +237,13 @@ impl Registry {
         Size { slots: self.config.region_slots, data_len: self.config.region_data }
     }
 
-    /// Makes a new region of that family known to the bells, the cores and the slow path. `core` reads its bell of [`TRUST_CONTEXT`].
+    /// Makes a new region of that family known to the table of wakers, the cores and the slow path. `core` reads its waker of [`TRUST_CONTEXT`].
     pub fn introduce_region(&mut self, region: &AppRegion, family: u32, core: usize) {
         let index = region.memory.index;
-        self.bells.set_region(index, Some(family));
-        self.bells.set_context(family, TRUST_CONTEXT, Some(self.cores[core].bell()));
-        for (core, bell) in region.bells[1..].iter().enumerate() {
-            self.command(core, Command::Watch(bell.clone(), Some(index)));
+        self.wakers.set_region(index, Some(family));
+        self.wakers.set_context(family, TRUST_CONTEXT, Some(self.cores[core].waker()));
+        for (core, waker) in region.wakers[1..].iter().enumerate() {
+            self.command(core, Command::Watch(waker.clone(), Some(index)));
         }
         self.tcp.slow.add_region(index, &region.memory.area);
     }
@@ -253,8 +253,8 @@ impl Registry {
         if a.region.is_some() {
             return Answer::Offence("it asked for a second region".to_owned());
         }
-        let bells: rustix::io::Result<Vec<_>> = (0..=self.cores.len()).map(|_| new_eventfd()).collect();
-        let Ok(bells) = bells else {
+        let wakers: rustix::io::Result<Vec<_>> = (0..=self.cores.len()).map(|_| new_eventfd()).collect();
+        let Ok(wakers) = wakers else {
             return Answer::refused(Errno::MFILE, "the service is out of descriptors");
         };
         let family = a.family();
@@ -265,7 +265,7 @@ impl Registry {
         let usual = self.usual_size();
         let size = fitting(usual, room);
         let limits = self.sending_limits(id);
-        let region = match AppRegion::create(region_id, index as u16, id, size, bells, limits, self.now) {
+        let region = match AppRegion::create(region_id, index as u16, id, size, wakers, limits, self.now) {
             Ok(region) => region,
             Err(e) => {
                 self.indices.release(index);
@@ -280,8 +280,8 @@ impl Registry {
             return Answer::refused(Errno::MFILE, "the service is out of descriptors");
         };
         let mut fds = vec![Arc::new(memfd)];
-        fds.extend(region.bells.iter().cloned());
-        self.outputs.add(Output::Watch(region_id, region.bells[0].clone()));
+        fds.extend(region.wakers.iter().cloned());
+        self.outputs.add(Output::Watch(region_id, region.wakers[0].clone()));
         self.regions.insert(region_id, region);
         if let Some(a) = self.applications.get_mut(&id) {
             a.region = Some(region_id);
@@ -326,16 +326,16 @@ impl Registry {
             return Answer::Offence(format!("context {context} is out of range"));
         }
         // The service must never block in a write because of an application.
-        let Ok((eventfd, shell)) = new_bell(false) else {
+        let Ok((eventfd, theirs)) = new_waker_for(false) else {
             return Answer::refused(Errno::MFILE, "the service is out of descriptors");
         };
         let Some(its) = self.families.get_mut(&family) else { return Answer::Silent };
         if !its.add_context(context, Context { application: id, eventfd: eventfd.clone() }) {
             return Answer::Offence(format!("context {context} is another process's"));
         }
-        self.bells.set_context(family, context, Some(eventfd));
+        self.wakers.set_context(family, context, Some(eventfd));
         self.hand_over_wakers(id, family, context);
-        Answer::Reply(Reply::Done, vec![shell])
+        Answer::Reply(Reply::Done, vec![theirs])
     }
 
     /// The context number may have been a dead relative's. Other processes have eventfds that wake it, and its new owner must sleep on the
@@ -345,14 +345,14 @@ impl Registry {
         let mut known = Vec::new();
         for (region, pair) in self.pairs.iter() {
             for side in (0..2).filter(|side| self.family_of(pair.parties[*side]) == Some(family)) {
-                if let Some(bell) = pair.waker(side, context) {
-                    known.push((region, bell.clone(), uid(pair.parties[side ^ 1]) == uid(id)));
+                if let Some(waker) = pair.waker(side, context) {
+                    known.push((region, waker.clone(), uid(pair.parties[side ^ 1]) == uid(id)));
                 }
             }
         }
-        for (region, bell, trusted) in known {
-            if let Ok(shell) = shell_of(&bell, trusted) {
-                self.push_waker(id, region, context, shell);
+        for (region, waker, trusted) in known {
+            if let Ok(theirs) = waker_for(&waker, trusted) {
+                self.push_waker(id, region, context, theirs);
             }
         }
     }
@@ -371,10 +371,10 @@ impl Registry {
         let sleeper = side ^ 1;
         if context == TRUST_CONTEXT {
             self.wake_core(RELAY_CORE);
-            let bell = self.pairs.get(region).and_then(|pair| pair.waker(sleeper, context).cloned());
-            return bell.map_or_else(
+            let waker = self.pairs.get(region).and_then(|pair| pair.waker(sleeper, context).cloned());
+            return waker.map_or_else(
                 || Answer::refused(Errno::NOENT, "nobody sleeps there"),
-                |bell| Answer::Reply(Reply::Done, vec![bell]),
+                |waker| Answer::Reply(Reply::Done, vec![waker]),
             );
         }
         let party = self.pairs.get(region).map_or(0, |p| p.parties[sleeper]);
@@ -407,10 +407,10 @@ impl Registry {
         context: u32,
         trusted: bool,
     ) -> Option<Arc<OwnedFd>> {
-        let (new, shell) = new_bell(trusted).ok()?;
+        let (new, theirs) = new_waker_for(trusted).ok()?;
         // Before any other process has it: an epoll set that adds it later then reports it at once.
         write_eventfd(new.as_fd());
-        self.push_waker(target, region, context, shell);
+        self.push_waker(target, region, context, theirs);
         Some(new)
     }
 
@@ -458,7 +458,7 @@ impl Registry {
     }
 }
 
-/// Prepares a new region. Announces the sleep of the control thread, so that the application writes its bell only once until the bell was
+/// Prepares a new region. Announces the sleep of the control thread, so that the application writes its waker only once until the waker was
 /// read. Marks the context and the holder bit of the service as taken.
 fn arm(region: &Region) {
     let header = region.header();

@@ -1,7 +1,7 @@
 //! One end of a relay: a slot, and the side of its region on which the service acts. In an application region that is the service's own
 //! side; as a deputy the service acts on the side of a process that has passed its connection on.
 
-use crate::cores::wakers::Bells;
+use crate::cores::wakers::Wakers;
 use crate::cores::wakers::write_eventfd;
 use crate::memory::Memory;
 use crate::memory::residency::Pages;
@@ -47,9 +47,9 @@ impl Place {
         Self { region_id: memory.id, side: Side::Zero, other: Other::Application(memory) }
     }
 
-    /// The application's side of an application region, for a deputy. `bells` are the cores' eventfds.
-    pub fn of_application(memory: Arc<Memory>, bells: Arc<[Arc<OwnedFd>]>) -> Self {
-        Self { region_id: memory.id, side: Side::One, other: Other::Service(memory, bells) }
+    /// The application's side of an application region, for a deputy. `wakers` are the cores' eventfds.
+    pub fn of_application(memory: Arc<Memory>, wakers: Arc<[Arc<OwnedFd>]>) -> Self {
+        Self { region_id: memory.id, side: Side::One, other: Other::Service(memory, wakers) }
     }
 
     /// One party's side of a pair region, for a deputy; `family` is on the other side.
@@ -110,18 +110,18 @@ impl Place {
     }
 
     /// Rings the other side's doorbell for `slot`, and wakes the process or core behind it if it sleeps.
-    fn tell(&self, bells: &Bells, slot: u32) {
+    fn tell(&self, wakers: &Wakers, slot: u32) {
         let Some(context) = self.halves(slot).and_then(|(_, other)| watcher(other)) else { return };
         let Some(bell) = Doorbell::of(self.region(), self.side.other(), context) else { return };
         if bell.ring(slot) == Wake::NotNeeded {
             return;
         }
         match &self.other {
-            Other::Application(memory) => bells.wake(memory.index, context),
-            Other::Party(_, _, family) => bells.wake_in(*family, context),
+            Other::Application(memory) => wakers.wake(memory.index, context),
+            Other::Party(_, _, family) => wakers.wake_in(*family, context),
             Other::Service(_, own) => {
-                // Contexts here are cores: the slow path's bell is rung for accept queues only.
-                own.get(context as usize).into_iter().for_each(|bell| write_eventfd(bell.as_fd()));
+                // Contexts here are cores: the slow path's waker is written for accept queues only.
+                own.get(context as usize).into_iter().for_each(|waker| write_eventfd(waker.as_fd()));
             }
         }
     }
@@ -280,16 +280,16 @@ impl End {
     }
 
     /// Raises flags in this side's half and rings the other side.
-    pub fn raise(&self, bells: &Bells, flags: u32) {
+    pub fn raise(&self, wakers: &Wakers, flags: u32) {
         if let Some((own, _)) = self.place.halves(self.slot).filter(|_| !self.gone) {
             raise(own, flags);
-            self.tell(bells);
+            self.tell(wakers);
         }
     }
 
     /// Rings the other side: the slot has news.
-    pub fn tell(&self, bells: &Bells) {
-        self.place.tell(bells, self.slot);
+    pub fn tell(&self, wakers: &Wakers) {
+        self.place.tell(wakers, self.slot);
     }
 
     /// The flags to pass on when the other side's `flags` abort the connection; 0: they do not.
@@ -303,7 +303,7 @@ impl End {
     }
 
     /// Passes the options of the connection's new holder, at `near`, on to the service's TCP, which this deputy faces.
-    pub fn advise(&self, near: &Self, bells: &Bells) {
+    pub fn advise(&self, near: &Self, wakers: &Wakers) {
         if !matches!(self.place.other, Other::Service(..)) || self.gone || near.gone {
             return;
         }
@@ -322,7 +322,7 @@ impl End {
             _ => own.tx_head.load(Ordering::Relaxed) << PUSHED_SHIFT,
         };
         own.extra.store(before & u64::from(u32::MAX) & !ADVICE | wanted | pushed, Ordering::Release);
-        self.tell(bells);
+        self.tell(wakers);
     }
 
     /// Returns the stream's rings to the pool.
@@ -339,14 +339,14 @@ impl End {
     }
 
     /// Closes a deputy's end as the process would have: by a reset if bytes are unread.
-    pub fn release(&self, bells: &Bells) {
+    pub fn release(&self, wakers: &Wakers) {
         let unread = self.place.halves(self.slot).is_some_and(|(own, other)| {
             own.flags.load(Ordering::Relaxed) & RESET == 0
                 && other.tx_head.load(Ordering::Acquire) != self.tail
         });
         let end = if unread { RESET } else { 0 };
         // WANT_SPACE has the reader ring when it has read the rest: then the rings can be taken back.
-        self.raise(bells, end | READ_CLOSED | WANT_SPACE | RELEASED);
+        self.raise(wakers, end | READ_CLOSED | WANT_SPACE | RELEASED);
     }
 
     /// True when the rings of a closed deputy may be taken back: all was read, the reader has closed, or the slot has another connection.

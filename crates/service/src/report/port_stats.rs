@@ -39,6 +39,8 @@ pub struct Traffic {
     pub retransmitted_bytes: u64,
     /// Segments that the fast path has received out of order.
     pub out_of_order: u64,
+    /// Runs of programs of congestion control that overflow, underflow or a division by zero has stopped.
+    pub program_faults: u64,
     /// Dropped packets by reason; reasons with no drops are left out.
     pub dropped: BTreeMap<&'static str, u64>,
     /// Counters of the slow path by name; those that are 0 are left out.
@@ -71,6 +73,7 @@ impl Traffic {
         self.pure_acks_out += core.pure_acks_out;
         self.retransmitted_bytes += core.retransmitted_bytes;
         self.out_of_order += core.out_of_order;
+        self.program_faults += core.program_faults;
         port.drops.iter().for_each(|(cause, n)| self.drop(cause.name(), n));
         DropReason::ALL.iter().for_each(|reason| self.drop(reason.name(), core.dropped(*reason)));
         fastpath::Cause::ALL.iter().for_each(|cause| self.drop(cause.name(), core.of(*cause)));

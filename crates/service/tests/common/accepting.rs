@@ -25,8 +25,8 @@ pub struct Queues {
     wakers: HashMap<(u32, u32, u32), OwnedFd>,
 }
 
-fn ring(bell: &OwnedFd) {
-    rustix::io::write(bell, &1u64.to_ne_bytes()).unwrap();
+fn ring(waker: &OwnedFd) {
+    rustix::io::write(waker, &1u64.to_ne_bytes()).unwrap();
 }
 
 impl App {
@@ -241,13 +241,13 @@ impl App {
                 ring(&self.woken);
                 continue;
             }
-            if let Some(bell) = self.queues.wakers.get(&(queue, application, context)) {
-                ring(bell);
+            if let Some(waker) = self.queues.wakers.get(&(queue, application, context)) {
+                ring(waker);
                 continue;
             }
             if let (Reply::Done, fds) = self.ask(Request::QueueWaker { queue, application, context }) {
-                let bell = fds.into_iter().next().unwrap();
-                self.queues.wakers.insert((queue, application, context), bell);
+                let waker = fds.into_iter().next().unwrap();
+                self.queues.wakers.insert((queue, application, context), waker);
             }
         }
     }

@@ -145,7 +145,7 @@ pub struct App {
     pub welcome: Welcome,
     pub region: Region,
     pub info: RegionInfo,
-    pub bells: Vec<OwnedFd>,
+    pub service_wakers: Vec<OwnedFd>,
     pub woken: OwnedFd,
     /// Holds everything that wakes us, edge-triggered, as the library's.
     set: OwnedFd,
@@ -211,7 +211,7 @@ impl App {
         let (Reply::Welcome(welcome), _) = answer(1) else { panic!("not welcome") };
         request(&line, 2, Request::OpenRegion { room: u64::MAX });
         let (Reply::Region(info), mut fds) = answer(2) else { panic!("no region") };
-        let bells = fds.split_off(1);
+        let service_wakers = fds.split_off(1);
         let region = Region::open(fds[0].as_fd(), info.params()).unwrap();
         Region::seal(fds[0].as_fd()).unwrap();
         drop(fds);
@@ -233,7 +233,7 @@ impl App {
             welcome,
             region,
             info,
-            bells,
+            service_wakers,
             woken,
             set,
             pairs: HashMap::new(),
@@ -351,7 +351,7 @@ impl App {
         let Some(bell) = Doorbell::of(&self.region, Side::Zero, context) else { return };
         if bell.ring(slot) == Wake::Needed {
             let bell = if context == shm::SLOW_CONTEXT { 0 } else { 1 + context as usize };
-            if let Some(bell) = self.bells.get(bell) {
+            if let Some(bell) = self.service_wakers.get(bell) {
                 rustix::io::write(bell, &1u64.to_ne_bytes()).unwrap();
             }
         }

@@ -4,7 +4,6 @@
 //! `poll` leaves no trace that could be found. io_urings that the program has made by direct calls are found by the same search.
 
 use crate::connect::{Why, fallback, listen};
-use crate::fd::first_gap::Filled;
 use crate::file::{self, SETS, SOCKS};
 use crate::process::{fork, io_uring};
 use crate::socket::{Role, Sock};
@@ -22,8 +21,6 @@ use std::time::{Duration, Instant};
 const WORDS: usize = MOST / 64;
 /// Descriptors that need no further check, one bit each: sockets and sets of ours, and files that are no epoll set.
 static KNOWN: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
-/// Number of words at the beginning of [`KNOWN`], combined with those of `internal`, that have all bits set.
-static FILLED: Filled = Filled::new();
 /// The second in which [`KNOWN`] was last cleared: needed because the C library closes descriptors by internal calls, too.
 static SECOND: AtomicU64 = AtomicU64::new(0);
 /// The search ends after this many free numbers: the kernel gives the lowest free one, so a set rarely lies behind more.
@@ -49,8 +46,8 @@ fn meet(client: &Client, fd: RawFd) -> Stranger {
 }
 
 /// True when an epoll set that is not ours is behind `fd`, and no thread is changing that. It is checked several times, because leaving
-/// sockets to the kernel is final, and a set of ours is unknown only for a moment. A set that the service sends to wake us (`service`'s
-/// shells) is such a one: it is unknown from the call that receives it until it is claimed, and the thread may be preempted in between.
+/// sockets to the kernel is final, and a set of ours is unknown only for a moment. A set that the service sends to wake us
+/// (in an eventfd's place) is such a one: it is unknown from the call that receives it until it is claimed, and the thread may be preempted in between.
 #[cold]
 fn is_strange(client: &Client, fd: RawFd) -> bool {
     is_settled(|| {
@@ -86,7 +83,6 @@ pub fn forget(fd: RawFd) {
     let i = fd as u32 as usize;
     if i < MOST && KNOWN[i / 64].load(Ordering::Relaxed) & (1 << (i % 64)) != 0 {
         KNOWN[i / 64].fetch_and(!(1 << (i % 64)), Ordering::Relaxed);
-        FILLED.opened(i / 64);
     }
 }
 
@@ -95,7 +91,6 @@ pub fn forget_all() {
     for word in KNOWN.iter().filter(|word| word.load(Ordering::Relaxed) != 0) {
         word.store(0, Ordering::Relaxed);
     }
-    FILLED.opened(0);
 }
 
 fn forget_now_and_then() {
@@ -110,15 +105,8 @@ fn forget_now_and_then() {
 fn find(client: &Client, near: RawFd) -> bool {
     forget_now_and_then();
     let mut free = 0;
-    let mut is_filled = true;
-    reserved::take_unclaimed().into_iter().for_each(|word| FILLED.opened(word));
-    let walk = FILLED.walk();
-    for (i, known) in KNOWN.iter().enumerate().skip(walk.begin()) {
+    for (i, known) in KNOWN.iter().enumerate() {
         let mut unknown = !(known.load(Ordering::Relaxed) | reserved::word(i));
-        if is_filled && unknown != 0 {
-            is_filled = false;
-            FILLED.gap(walk, i);
-        }
         while unknown != 0 {
             let bit = unknown & unknown.wrapping_neg();
             unknown ^= bit;

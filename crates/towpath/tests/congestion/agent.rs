@@ -2,7 +2,7 @@
 
 use ccp_agent::{Agent, Runner};
 use ccp_algorithms::aimd::Aimd;
-use ccp_vm::{Builder, Primitive, Variable};
+use ccp_vm::{Builder, Primitive, Source, Variable};
 use ccp_wire::{Fields, List, Message, Update, messages};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -81,7 +81,7 @@ fn window(bytes: u64) -> [Update; 1] {
 }
 
 /// Reports bytes acknowledged, every 10 ms.
-pub fn install(say: &dyn Fn(&Message<'_>)) {
+fn reporter() -> Source {
     let mut program = Builder::new();
     let acked = program.volatile_report(0);
     program.always(|event| {
@@ -96,10 +96,25 @@ pub fn install(say: &dyn Fn(&Message<'_>)) {
             event.set(Variable::MICROS, 0);
         },
     );
-    let source = program.finish().unwrap();
+    program.finish().unwrap()
+}
+
+/// Installs the program that reports.
+pub fn install(say: &dyn Fn(&Message<'_>)) {
+    let source = reporter();
     say(&Message::Install {
         program: PROGRAM,
         events: List::of(source.events()),
         instructions: List::of(source.instructions()),
+    });
+}
+
+/// Installs the same events without their instructions, as program 8.
+pub fn install_half(say: &dyn Fn(&Message<'_>)) {
+    let source = reporter();
+    say(&Message::Install {
+        program: 8,
+        events: List::of(source.events()),
+        instructions: List::of(&source.instructions()[..1]),
     });
 }

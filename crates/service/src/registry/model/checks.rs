@@ -142,6 +142,6 @@ pub fn nothing_is_left(world: &World) {
     assert!(r.ports.kept_ports().is_empty() && !r.keeps_ports());
     assert_eq!(r.indices.used(), 0, "places in the cores' tables");
     assert!(world.watched.is_empty(), "{:?}", world.watched);
-    assert_eq!(world.core.watched(), world.watched_first, "bells that the core watches");
+    assert_eq!(world.core.watched(), world.watched_first, "wakers that the core watches");
     assert_eq!(world.core.leftovers(), "", "at the core");
 }

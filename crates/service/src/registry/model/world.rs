@@ -3,7 +3,7 @@
 use crate::config::{Options, Sharing};
 use crate::cores::Common;
 use crate::cores::by_hand::ByHand;
-use crate::cores::wakers::{Bells, write_eventfd};
+use crate::cores::wakers::{Wakers, write_eventfd};
 use crate::daemon::clock::Clock;
 use crate::daemon::helpers::Watched;
 use crate::daemon::net_port;
@@ -37,7 +37,7 @@ pub struct World {
     pub registry: Registry,
     /// The core that relays.
     pub core: ByHand,
-    /// The regions of which the loop has been told to watch the slow-path bell.
+    /// The regions of which the loop has been told to watch the slow-path waker.
     pub watched: BTreeMap<u32, Arc<OwnedFd>>,
     /// Descriptors that the core watches before any application comes.
     pub watched_first: usize,
@@ -61,9 +61,9 @@ impl World {
         let mut opened = net_port::open(&config).unwrap();
         let watched = Watched::open().unwrap();
         let common = Common {
-            core_bells: vec![new_eventfd().unwrap()].into(),
+            core_wakers: vec![new_eventfd().unwrap()].into(),
             flows: tcp::flows(&config).unwrap(),
-            bells: Arc::new(Bells::default()),
+            wakers: Arc::new(Wakers::default()),
             told: new_eventfd().unwrap(),
             clock: Clock::start(),
             spin: base::Duration::ZERO,
@@ -80,7 +80,7 @@ impl World {
         let tcp =
             Tcp::new(&config, common.flows.clone(), opened.mac, opened.mtu, rings, Instant::now()).unwrap();
         let counting = Counting::new(common.cycles);
-        let registry = Registry::new(config, vec![handle], common.bells, tcp, scaling, counting, &watched);
+        let registry = Registry::new(config, vec![handle], common.wakers, tcp, scaling, counting, &watched);
         Self {
             watched_first: core.watched(),
             registry,
@@ -189,13 +189,13 @@ impl World {
                         .for_each(|pushes| pushes.push(push.clone()));
                     self.registry.tell_pushed(application, context);
                 }
-                Output::Watch(region, bell) => {
-                    assert!(self.watched.insert(region, bell).is_none(), "a bell twice");
+                Output::Watch(region, waker) => {
+                    assert!(self.watched.insert(region, waker).is_none(), "a waker twice");
                 }
-                Output::Unwatch(bell) => {
+                Output::Unwatch(waker) => {
                     let before = self.watched.len();
-                    self.watched.retain(|_, known| !Arc::ptr_eq(known, &bell));
-                    assert_eq!(self.watched.len() + 1, before, "a bell that was not watched");
+                    self.watched.retain(|_, known| !Arc::ptr_eq(known, &waker));
+                    assert_eq!(self.watched.len() + 1, before, "a waker that was not watched");
                 }
                 Output::Wake(eventfd) => write_eventfd(eventfd.as_fd()),
                 Output::Command(core, command) => self.registry.cores[core].say(command),

@@ -163,7 +163,7 @@ impl Host {
         };
         let loads = Arc::new(Loads::new(if channels.is_full { 2 } else { 1 }));
         let engine =
-            Engine::new(start, Shared { bells: Arc::default(), records: flows, loads: loads.clone() });
+            Engine::new(start, Shared { wakers: Arc::default(), records: flows, loads: loads.clone() });
         Self {
             core,
             slow,
