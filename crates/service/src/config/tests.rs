@@ -15,7 +15,7 @@ fn flag_before_file_before_default() {
 
 #[test]
 fn accurate_ecn_turns_ecn_on_unless_it_is_turned_off() {
-    let of = |text: &str| toml::from_str::<Options>(text).unwrap().resolve().unwrap().link.switches;
+    let of = |text: &str| toml::from_str::<Options>(text).unwrap().link().switches;
     let [.., ecn, accurate] = of("accurate_ecn = true");
     assert!(ecn && accurate);
     let [.., ecn, accurate] = of("accurate_ecn = true\necn = false");
