@@ -304,9 +304,9 @@ fn the_restart_of_a_peer_resets_at_once_and_a_long_darkness_after_ten_seconds_wi
         assert!(!world.are_programs_over());
         let is_restart = seed % 2 == 0;
         if is_restart {
-            world.restart(1)
+            world.restart(1);
         } else {
-            world.darken()
+            world.darken();
         }
         let (outcome, time) = wait_for_outcome(&mut world, 10_000);
         assert_eq!(outcome, Outcome::Reset, "{seed}");
