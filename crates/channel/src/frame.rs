@@ -42,6 +42,9 @@ pub enum Kind {
     Pong = 10,
     /// Argument: a [`Goaway`]; no body.
     Goaway = 11,
+    /// From the acceptor of a session, if both services have [`CONGESTED`](crate::hello::CONGESTED). Argument: 1: congestion windows hold
+    /// back bytes that it sends; 0: no more. No body.
+    Congested = 12,
 }
 
 /// What a GOAWAY frame says.
@@ -87,6 +90,7 @@ impl Kind {
             9 => Self::Ping,
             10 => Self::Pong,
             11 => Self::Goaway,
+            12 => Self::Congested,
             _ => return None,
         })
     }

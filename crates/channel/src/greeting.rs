@@ -107,6 +107,11 @@ impl Greeting {
     /// Takes in the next frame from the beginning of `input`. `None`: all of `input` is taken, and no frame is whole. DATA has no place in a
     /// handshake.
     pub fn next(&mut self, input: &mut Input<'_>) -> Result<Option<Heard>, Violation> {
+        if self.is_refused() {
+            // What was under way before the refusal, or is sent in spite of it, does not keep the refusal from being sent.
+            input.take(input.len());
+            return Ok(None);
+        }
         // The de-framer is taken out, because what it finds borrows it.
         let mut deframer = core::mem::take(&mut self.deframer);
         let heard = match deframer.next(input) {
@@ -171,6 +176,16 @@ impl Greeting {
     fn send_hello(&mut self, step: Step, hello: &Hello, proof: &[u8; 32]) {
         self.frame = hello.encode(step, proof);
         self.frame_len = self.frame.len();
+    }
+
+    /// True when this side has said why there is no handshake.
+    pub fn is_refused(&self) -> bool {
+        matches!(self.wait, Wait::End)
+    }
+
+    /// True when the channel has a connection: the peer has made it, or the ask has been sent over it.
+    pub fn has_begun(&self) -> bool {
+        !(matches!(self.wait, Wait::Answer { .. }) && self.frame_len > 0)
     }
 
     /// True when a frame waits for room.

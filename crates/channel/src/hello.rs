@@ -16,8 +16,11 @@ pub(crate) const LEN: usize = 96;
 pub(crate) const PROVED_LEN: usize = 64;
 /// The version of the protocol that this crate speaks.
 pub(crate) const VERSION: u8 = 1;
-/// Features that this version knows: none yet. Both sides use those that both name.
-pub(crate) const FEATURES: u64 = 0;
+/// The feature bit of [`Kind::Congested`]: the acceptor tells whether the network limits what it sends. Without it the opener, which makes the
+/// channels, knows only of its own side.
+pub const CONGESTED: u64 = 1;
+/// Features that this version knows. Both sides use those that both name.
+pub(crate) const FEATURES: u64 = CONGESTED;
 const MAGIC: u32 = u32::from_le_bytes(*b"TpCh");
 
 /// The step of the handshake, the argument of a HELLO frame.

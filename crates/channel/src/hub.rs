@@ -13,7 +13,9 @@ use crate::frame::field;
 use crate::greeting::Greeting;
 use crate::hello::{Class, FEATURES, Hello, VERSION};
 use crate::lane::Lane;
-use crate::limits::{FRAME_MAX, GREETINGS_MAX, GREETINGS_OF_PEER, SESSIONS_MAX_DEFAULT, SOCKETS_MAX_DEFAULT};
+use crate::limits::{
+    FRAME_MAX, GREETINGS_MAX, GREETINGS_OF_PEER, REJECTED_MAX, SESSIONS_MAX_DEFAULT, SOCKETS_MAX_DEFAULT,
+};
 use crate::paths::Paths;
 use crate::proof::Key;
 use crate::runs::Number;
@@ -21,7 +23,7 @@ use crate::scheduler::Policy;
 use crate::session::{Ended, Event, Session, Settings};
 use crate::streams::Streams;
 use crate::transport::ChannelId;
-use crate::violation::Refusal;
+use crate::violation::{Refusal, Rejection};
 
 /// The identifier of a session, the same at both services.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -98,6 +100,15 @@ pub struct Over {
     pub why: Ended,
 }
 
+/// A channel that did not come through its handshake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rejected {
+    /// The address of the service at the other side.
+    pub peer: IpAddr,
+    /// Why the channel has ended.
+    pub why: Rejection,
+}
+
 /// What a hub knows of a session, for reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct About {
@@ -171,6 +182,7 @@ pub struct Hub {
     wanted: VecDeque<Wanted>,
     doomed: VecDeque<ChannelId>,
     over: VecDeque<Over>,
+    rejected: VecDeque<Rejected>,
     refusals: Refusals,
 }
 
@@ -194,6 +206,7 @@ impl Hub {
             wanted: VecDeque::new(),
             doomed: VecDeque::new(),
             over: VecDeque::new(),
+            rejected: VecDeque::new(),
             refusals: Refusals::default(),
         }
     }
@@ -278,12 +291,13 @@ impl Hub {
         // A stranger is told why, as long as that takes no place from the peers.
         let most = if is_allowed { GREETINGS_MAX } else { GREETINGS_MAX / 2 };
         if self.greetings.len() >= most || of_peer >= GREETINGS_OF_PEER {
-            self.refusals.greetings += 1;
+            self.note_rejected(peer, Rejection::Crowd);
             self.doomed.push_back(channel);
             return;
         }
         let mut greeting = Greeting::accept(now, peer);
         if !is_allowed {
+            self.note_rejected(peer, Rejection::Refused(Refusal::NotAllowed));
             greeting.refuse(Refusal::NotAllowed);
         }
         self.due_at = self.due_at.min(greeting.deadline);
@@ -455,6 +469,18 @@ impl Hub {
         self.over.pop_front()
     }
 
+    /// The next channel that did not come through its handshake. Of those that no call has taken the hub keeps some; it counts all.
+    pub fn poll_rejected(&mut self) -> Option<Rejected> {
+        self.rejected.pop_front()
+    }
+
+    fn note_rejected(&mut self, peer: IpAddr, why: Rejection) {
+        self.refusals.greetings += 1;
+        if self.rejected.len() < REJECTED_MAX {
+            self.rejected.push_back(Rejected { peer, why });
+        }
+    }
+
     /// How much the hub keeps.
     #[must_use]
     pub fn census(&self) -> Census {
@@ -500,7 +526,8 @@ impl Hub {
 
     fn add(&mut self, now: Instant, id: u128, peer: IpAddr, class: Class, lane: Option<Lane>) {
         let policy = self.config.policy(class);
-        let settings = Settings { is_opener: lane.is_some(), sockets_max: self.config.sockets_max, policy };
+        let Config { sockets_max, largest_frame, .. } = self.config;
+        let settings = Settings { is_opener: lane.is_some(), sockets_max, largest_frame, policy };
         let session = Session::new(now, settings, self.config.paths(now, peer));
         let entry = Entry { session, peer, lane, class, is_touched: false, is_over_told: false };
         self.sessions.insert(id, entry);

@@ -39,6 +39,8 @@ pub const SESSIONS_OF_PEER: usize = 128;
 pub const GREETINGS_MAX: usize = 256;
 /// The same, of one peer: as many as a session has channels, for each of two classes.
 pub const GREETINGS_OF_PEER: usize = 2 * CHANNELS_MAX;
+/// Channels refused or given up in their handshake that a hub remembers for its caller's log: as many as one look may find.
+pub const REJECTED_MAX: usize = GREETINGS_MAX;
 /// Most bytes of credit that a socket may give at once: 1 GiB, four times the largest payload ring.
 pub const WINDOW_MAX: u64 = 1 << 30;
 

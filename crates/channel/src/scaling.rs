@@ -14,6 +14,8 @@ const IDLE: u32 = 300;
 const CONGESTED: u32 = 100;
 /// Ticks in a row for one channel more: 50 ms, longer than a burst.
 const TICKS_TO_GROW: u32 = 5;
+/// Ticks in a row without a full congestion window after which the network is no longer the limit: longer than some round trips.
+const TICKS_TO_CALM: u32 = 10;
 /// Ticks in a row for one channel less: a second, so that a session does not swing.
 const TICKS_TO_SHRINK: u32 = 100;
 
@@ -70,12 +72,39 @@ impl Scaling {
     }
 }
 
+/// What the acceptor of a session tells the opener about the network: that it is the limit, at once; that it is the limit no more, after
+/// [`TICKS_TO_CALM`] ticks. So it says little, and the opener does not grow between two losses.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Congestion {
+    calm: u32,
+    is: bool,
+}
+
+impl Congestion {
+    /// Whether the network is the limit after a tick with that share of congested channels, per thousand.
+    pub fn look(&mut self, congested: u32) -> bool {
+        self.calm = if congested >= CONGESTED { 0 } else { self.calm + 1 };
+        self.is = self.calm == 0 || (self.is && self.calm < TICKS_TO_CALM);
+        self.is
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const FULL: Load = Load { busy: 950, congested: 0, has_free_core: true };
     const FREE: Load = Load { busy: 100, congested: 0, has_free_core: true };
+
+    #[test]
+    fn an_acceptor_says_at_once_that_the_network_is_full_and_late_that_it_is_not() {
+        let mut congestion = Congestion::default();
+        assert!(!congestion.look(0) && congestion.look(CONGESTED));
+        for _ in 1..TICKS_TO_CALM {
+            assert!(congestion.look(0));
+        }
+        assert!(!congestion.look(0) && !congestion.look(0));
+    }
 
     fn ticks(scaling: &mut Scaling, channels: usize, load: Load, ticks: u32) -> Advice {
         for _ in 1..ticks {

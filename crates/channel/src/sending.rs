@@ -23,6 +23,8 @@ pub struct Sending {
     pub is_finished: bool,
     /// True: the peer's socket has the end of the stream, too.
     is_end_acked: bool,
+    /// The channel that was given bytes last.
+    on: Option<Number>,
     runs: Runs,
 }
 
@@ -52,6 +54,7 @@ impl Sending {
     /// That channel carries the chunk now.
     pub fn place(&mut self, chunk: Chunk, on: Number) {
         self.runs.place(chunk, on);
+        self.on = Some(on);
         self.placed = self.placed.max(chunk.end);
     }
 
@@ -112,6 +115,12 @@ impl Sending {
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_end_acked
+    }
+
+    /// The channel that was given bytes last, which may be gone.
+    #[must_use]
+    pub fn on(&self) -> Option<Number> {
+        self.on
     }
 
     /// Bytes that channels carry now.

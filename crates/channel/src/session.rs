@@ -17,6 +17,7 @@
 mod event;
 mod input;
 mod output;
+mod report;
 mod times;
 
 use core::net::IpAddr;
@@ -25,7 +26,7 @@ use std::collections::{BTreeMap, VecDeque};
 use base::{Duration, Instant};
 
 use crate::channel::{Channel, Greeted, free};
-use crate::hello::Agreed;
+use crate::hello::{Agreed, CONGESTED};
 use crate::limits::{CHANNELS_MAX, JOINS_A_SECOND, RECONNECT_TIME, WINDOW_MAX};
 use crate::open::Open;
 use crate::paths::Paths;
@@ -82,6 +83,17 @@ impl Draining {
     }
 }
 
+/// Whether congestion windows hold back what the acceptor sends.
+#[derive(Clone, Copy, Debug, Default)]
+struct Congested {
+    /// As this side, the acceptor, sees it, or as the acceptor has said.
+    is: bool,
+    /// The acceptor must tell the opener.
+    owes: bool,
+    /// The acceptor has told the opener once.
+    was_told: bool,
+}
+
 /// What a session is made with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
@@ -89,6 +101,8 @@ pub(crate) struct Settings {
     pub is_opener: bool,
     /// Most virtual sockets at this side.
     pub sockets_max: u32,
+    /// Longest DATA frame that this side takes, bytes, as its HELLO has said.
+    pub largest_frame: u32,
     /// How chunks are placed on channels.
     pub policy: Policy,
 }
@@ -102,6 +116,7 @@ pub struct Session {
     is_heard: bool,
     ended: Option<Ended>,
     draining: Draining,
+    congested: Congested,
     channels: Vec<Channel>,
     next_number: u32,
     /// Channels that have joined since the second that began then.
@@ -150,6 +165,7 @@ impl Session {
             is_heard: false,
             ended: None,
             draining: Draining::default(),
+            congested: Congested::default(),
             channels: Vec::new(),
             next_number: 0,
             joined: 0,
@@ -279,6 +295,21 @@ impl Session {
         self.elect(now);
     }
 
+    /// Tells the opener whether congestion windows hold back what this side sends, so that it does not make more channels to a network that is
+    /// full. Does nothing at the opener's side, and with a peer that does not know the frame.
+    pub fn note_congested(&mut self, is: bool) {
+        let is_known = self.agreed.is_some_and(|agreed| agreed.features & CONGESTED != 0);
+        if is_known && !self.settings.is_opener && self.congested.is != is {
+            (self.congested.is, self.congested.owes) = (is, true);
+        }
+    }
+
+    /// True when congestion windows hold back what the acceptor of this session sends.
+    #[must_use]
+    pub fn is_acceptor_congested(&self) -> bool {
+        self.congested.is
+    }
+
     /// Ends channels beyond those wanted, each time the youngest of the address with the most.
     fn trim(&mut self) {
         if !self.settings.is_opener {
@@ -388,6 +419,7 @@ impl Session {
     fn repeat(&mut self) {
         self.opens_sent = 0;
         self.draining.owes_ask |= self.draining.is_ours && !self.draining.was_answered;
+        self.congested.owes |= self.congested.was_told;
         for place in self.sockets.places() {
             let socket = self.sockets.at(place);
             let (stage, id) = (socket.stage, socket.id);
@@ -435,65 +467,6 @@ impl Session {
     #[must_use]
     pub fn sockets(&self) -> usize {
         self.sockets.len()
-    }
-
-    /// The state of each channel, for reports and for tests.
-    pub fn channels(&self) -> impl Iterator<Item = ChannelState> {
-        self.channels.iter().map(Channel::state)
-    }
-
-    /// The channels with the addresses of the peer that they go to.
-    pub fn channels_by_address(&self) -> impl Iterator<Item = (ChannelId, IpAddr, ChannelState)> {
-        self.channels.iter().map(|channel| (channel.id, channel.address, channel.state()))
-    }
-
-    /// Number of addresses of the peer.
-    #[must_use]
-    pub fn addresses(&self) -> usize {
-        self.paths.len()
-    }
-
-    /// What the session has done.
-    #[must_use]
-    pub fn counters(&self) -> Counters {
-        self.counters
-    }
-
-    /// The name of the policy that places chunks.
-    #[must_use]
-    pub fn policy(&self) -> &'static str {
-        self.scheduler.name()
-    }
-
-    /// Checks what must hold between two calls.
-    ///
-    /// # Errors
-    /// A description of what does not hold.
-    pub fn check(&self) -> Result<(), String> {
-        let unconfirmed: u64 = self.channels.iter().map(|channel| channel.unconfirmed).sum();
-        let under_way: u64 = self.sockets.iter().map(|socket| socket.sending.under_way()).sum();
-        if unconfirmed != under_way {
-            return Err(format!("{unconfirmed} bytes unconfirmed on channels, {under_way} of sockets"));
-        }
-        for socket in self.sockets.iter() {
-            let (sending, receiving) = (&socket.sending, &socket.receiving);
-            let is_ordered = sending.acked <= sending.placed
-                && sending.placed <= sending.head
-                && sending.placed <= sending.edge
-                && receiving.next <= receiving.edge;
-            let is_bounded = sending.runs() <= crate::limits::RUNS_MAX
-                && receiving.intervals() <= crate::limits::INTERVALS_MAX;
-            if !(is_ordered && is_bounded) {
-                return Err(format!("{socket:?}"));
-            }
-        }
-        let entries = self.sockets.len();
-        let queues = [self.control.len(), self.ready.len(), self.news.len(), self.acks.len()];
-        let places = self.sockets.places_len();
-        if queues.iter().any(|len| *len > places) || self.opens.len() > entries {
-            return Err(format!("queues {queues:?} of {places} places, {} OPENs", self.opens.len()));
-        }
-        Ok(())
     }
 
     fn position(&self, number: Number) -> Option<usize> {

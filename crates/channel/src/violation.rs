@@ -139,3 +139,30 @@ impl core::fmt::Display for Refusal {
         })
     }
 }
+
+/// Why a channel did not come through its handshake, for the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rejection {
+    /// This service has refused the channel.
+    Refused(Refusal),
+    /// The peer has refused the channel.
+    ByPeer(Refusal),
+    /// The peer broke the rules in the handshake.
+    Violation(Violation),
+    /// The peer has ended the channel, or has said too little for [`GREETING_TIME`](crate::limits::GREETING_TIME).
+    GivenUp,
+    /// The peer, or all peers together, have as many channels in their handshakes as they may have.
+    Crowd,
+}
+
+impl core::fmt::Display for Rejection {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Refused(refusal) => write!(f, "refused: {refusal}"),
+            Self::ByPeer(refusal) => write!(f, "refused by the peer: {refusal}"),
+            Self::Violation(violation) => write!(f, "the peer broke the rules: {violation}"),
+            Self::GivenUp => f.write_str("the peer has not ended its handshake within 5 s"),
+            Self::Crowd => f.write_str("too many handshakes at once"),
+        }
+    }
+}

@@ -7,24 +7,27 @@ mod support;
 use base::{Duration, Seed};
 use channel::frame::{Goaway, Kind};
 use channel::hello::{Hello, Step};
-use channel::hub::Census;
+use channel::hub::{Census, Rejected};
 use channel::limits::{
     DEAD_AFTER, GREETING_TIME, GREETINGS_MAX, GREETINGS_OF_PEER, JOINS_A_SECOND, LATE_ANSWERS_SLACK,
     SESSIONS_OF_PEER,
 };
 use channel::proof::{Key, Purpose};
 use channel::session::{ECONNREFUSED, Ended};
-use channel::violation::{Refusal, Violation};
-use channel::{ChannelId, News};
+use channel::violation::{Refusal, Rejection, Violation};
+use channel::{ChannelId, Config, Hub, News};
 use std::net::IpAddr;
-use support::scene::{SOCKETS_MAX, Scene, WINDOW, bare, frame, open};
+use support::scene::{PEER, SOCKETS_MAX, Scene, WINDOW, bare, frame, open};
 
 #[test]
 fn each_breach_ends_the_session_with_its_reason() {
     let credit = |acked, edge: u64| frame(Kind::Credit, 1, acked, &edge.to_le_bytes());
     let far = 1 << 50;
     let cases = [
-        (vec![0, 0, 0, 12], Violation::Type(12)),
+        (vec![0, 0, 0, 13], Violation::Type(13)),
+        // Of a feature that the peer's HELLO has not named.
+        (bare(Kind::Congested, 0, 1), Violation::Type(12)),
+        (bare(Kind::Congested, 1, 1), Violation::UnknownSocket(1)),
         (
             frame(Kind::Data, 1, 0, &[0; 10_001]),
             Violation::BeyondCredit { socket: 1, end: 10_001, edge: WINDOW },
@@ -61,6 +64,29 @@ fn each_breach_ends_the_session_with_its_reason() {
         assert_eq!(scene.hub.census(), Census::default());
         assert!(scene.sink.end <= WINDOW);
         assert_eq!(scene.hub.refusals().violations, 1);
+    }
+}
+
+#[test]
+fn a_frame_longer_than_this_side_takes_ends_the_session() {
+    const LARGEST: u32 = 4_096;
+    let scene = || {
+        let mut scene = Scene::new(None);
+        scene.hub = Hub::new(Config { largest_frame: LARGEST, ..Config::new([1; 32], 1) });
+        let channel = scene.greet(None);
+        scene.send(channel, &open(1));
+        (scene, channel)
+    };
+    let data = |len: u32| frame(Kind::Data, 1, 0, &vec![0; len as usize]);
+    let (mut fits, channel) = scene();
+    fits.send(channel, &data(LARGEST));
+    assert_eq!((fits.why(), fits.sink.end), (None, u64::from(LARGEST)));
+    // Whole, and with no more of it than the first byte.
+    for (bytes, length) in [(data(LARGEST + 1), LARGEST + 1), (data(9_999)[..17].to_vec(), 9_999)] {
+        let (mut scene, channel) = scene();
+        scene.send(channel, &bytes);
+        let violation = Violation::Length { kind: Kind::Data, length };
+        assert_eq!((scene.why(), scene.sink.end), (Some(Ended::Violation(violation)), 0));
     }
 }
 
@@ -164,6 +190,24 @@ fn versions_zero_and_255_are_refused_and_what_is_no_hello_is_dropped() {
 }
 
 #[test]
+fn a_stranger_is_told_that_it_is_not_allowed_whatever_it_says() {
+    let mut scene = Scene::new(None);
+    let channel = ChannelId(77);
+    scene.hub.accepted(scene.now, channel, PEER, false);
+    let hello = scene.hello().encode(Step::Ask, &[0; 32]);
+    scene.send(channel, &[&hello[..], &[0xFF; 100]].concat());
+    assert_eq!(scene.reply(channel), bare(Kind::Refused, 0, Refusal::NotAllowed as u64));
+    scene.send(channel, &hello);
+    scene.now = scene.now.plus(GREETING_TIME);
+    scene.hub.tick(scene.now);
+    assert_eq!(scene.hub.poll_destroy(), Some(channel));
+    assert_eq!(scene.hub.census(), Census::default());
+    assert_eq!(scene.hub.refusals().greetings, 1, "counted once");
+    let rejected = Rejected { peer: PEER, why: Rejection::Refused(Refusal::NotAllowed) };
+    assert_eq!((scene.hub.poll_rejected(), scene.hub.poll_rejected()), (Some(rejected), None));
+}
+
+#[test]
 fn a_replayed_handshake_proves_nothing() {
     let secret = Some(&b"secret"[..]);
     let mut scene = Scene::new(secret);
@@ -237,8 +281,12 @@ fn channels_that_say_nothing_are_bounded_and_given_up() {
     }
     assert_eq!(scene.hub.census().greetings, GREETINGS_MAX, "many peers");
     scene.now = scene.now.plus(GREETING_TIME);
+    let refused = scene.hub.refusals().greetings;
     scene.hub.tick(scene.now);
     assert_eq!(scene.hub.census().greetings, 0);
+    // Those of strangers were counted when they were refused.
+    let strangers = (GREETINGS_MAX / 2 - GREETINGS_OF_PEER) as u64;
+    assert_eq!(scene.hub.refusals().greetings - refused, GREETINGS_MAX as u64 - strangers);
     assert_eq!(scene.hub.census().channels, 1, "a session is not disturbed");
     scene.now = scene.now.plus(DEAD_AFTER);
     scene.hub.tick(scene.now);

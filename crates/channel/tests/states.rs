@@ -4,14 +4,12 @@
 
 mod support;
 
-use channel::frame::{HEADER_LEN, Header, Kind};
-use channel::hello::{Class, Hello, Step};
-use channel::open::Open;
-use channel::proof::{Key, Purpose};
+use channel::frame::{Goaway, HEADER_LEN, Header, Kind};
+use channel::hello::{CONGESTED, Step};
 use channel::session::Ended;
 use channel::violation::Violation;
-use channel::{ChannelId, Lane, News, SessionId, Sharing};
-use support::scene::{PEER, Scene, WINDOW, bare, frame, open};
+use channel::{ChannelId, News};
+use support::scene::{Scene, WINDOW, bare, frame, open};
 
 /// What a frame brings about.
 #[derive(PartialEq, Eq, Debug)]
@@ -138,26 +136,12 @@ fn sockets_of_the_peer() {
 
 /// A session that the hub has opened to a peer played by hand, and a socket of the hub's in it.
 fn of_ours(reset: bool) -> (Scene, ChannelId) {
-    let (mut scene, channel) = (Scene::new(None), ChannelId(1));
-    let lane = Lane::of(PEER, Class::Throughput, 1, Sharing::Always);
-    let id = scene.hub.session_for(scene.now, lane).unwrap();
-    let to = Open { from_port: 1, to: ([10, 0, 0, 2], 80).into(), options: 0 };
-    let session = scene.hub.session(id).unwrap();
-    let socket = session.open(5, to, WINDOW).unwrap();
-    scene.hub.tick(scene.now);
-    let wanted = scene.hub.poll_create().unwrap();
-    assert_eq!(wanted.session, id);
-    scene.hub.created(scene.now, wanted, channel);
-    let ask = Hello::parse(&scene.reply(channel)[HEADER_LEN..]).unwrap();
-    let answer = Hello { nonce: [9; 16], ..ask };
-    let SessionId(number) = id;
-    let proof = Key::of_secret(None).of_session(number).prove(Purpose::Answer, &ask, &answer);
-    scene.send(channel, &answer.encode(Step::Answer, &proof));
-    let sent = answers(&scene.reply(channel));
-    assert_eq!(sent, [(Kind::Hello, Step::Confirm as u64), (Kind::Open, WINDOW)]);
+    let mut scene = Scene::new(None);
+    let channel = scene.open_ours(None);
+    assert_eq!(answers(&scene.reply(channel)), [(Kind::Hello, Step::Confirm as u64), (Kind::Open, WINDOW)]);
     if reset {
         let now = scene.now;
-        scene.hub.session(id).unwrap().reset(now, socket, 104);
+        session(&mut scene).reset(now, 1, 104);
         assert_eq!(scene.reply(channel), [], "a RESET waits for the answer to the OPEN");
     }
     (scene, channel)
@@ -203,4 +187,40 @@ fn own_sockets_without_an_answer() {
             );
         }
     }
+}
+
+#[test]
+fn an_acceptor_says_when_the_network_is_its_limit_and_says_it_again_when_that_may_be_lost() {
+    let mut scene = Scene::new(None);
+    scene.features = CONGESTED;
+    let channel = scene.greet(None);
+    let said = |scene: &mut Scene| answers(&scene.reply(channel));
+    assert_eq!(said(&mut scene), []);
+    for is in [true, false] {
+        session(&mut scene).note_congested(is);
+        session(&mut scene).note_congested(is);
+        assert_eq!(said(&mut scene), [(Kind::Congested, u64::from(is))], "once");
+    }
+    scene.send(channel, &bare(Kind::Goaway, 0, Goaway::Repeat as u64));
+    scene.hub.tick(scene.now);
+    assert_eq!(said(&mut scene), [(Kind::Congested, 0)]);
+    // An opener must not say it.
+    let breach = Breach(Violation::Unexpected(Kind::Congested));
+    assert_eq!(hear(&mut scene, channel, &bare(Kind::Congested, 0, 1)), breach);
+    // A peer that does not know it is not told.
+    let mut old = Scene::new(None);
+    let channel = old.greet(None);
+    session(&mut old).note_congested(true);
+    assert_eq!(old.reply(channel), []);
+}
+
+#[test]
+fn an_opener_hears_that_the_network_is_the_acceptors_limit() {
+    let (mut scene, channel) = of_ours(false);
+    for is in [true, false] {
+        assert_eq!(hear(&mut scene, channel, &bare(Kind::Congested, 0, u64::from(is))), fine(&[], &[]));
+        assert_eq!(session(&mut scene).is_acceptor_congested(), is);
+    }
+    let breach = Breach(Violation::Unexpected(Kind::Congested));
+    assert_eq!(hear(&mut scene, channel, &bare(Kind::Congested, 0, 2)), breach);
 }

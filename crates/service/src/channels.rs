@@ -14,6 +14,7 @@ pub(crate) mod ends;
 pub(crate) mod engine;
 pub(crate) mod flows;
 pub(crate) mod peers;
+mod rejections;
 pub(crate) mod report;
 pub(crate) mod rules;
 pub(crate) mod scale;

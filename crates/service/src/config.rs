@@ -40,6 +40,18 @@ pub enum Sharing {
     Never,
 }
 
+/// How the bytes of throughput-bound sockets are placed on the channels of a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum ChannelPolicy {
+    /// On the channel with the fewest bytes that the peer has not confirmed.
+    Shortest,
+    /// On one channel after the other.
+    RoundRobin,
+    /// A socket stays on one channel.
+    Sticky,
+}
+
 /// Declares each key once, in the groups of `towpath up --help`: as flag, variable and file key, and how an earlier source overrides a
 /// later one.
 macro_rules! options {
@@ -200,6 +212,9 @@ options! {
     /// asks [default: auto]
     #[arg(env = "TOWPATH_CHANNEL_COUNT", value_name = "N|auto")]
     channel_count: ChannelCount,
+    /// How bulk data is placed on the channels of a session [default: shortest]
+    #[arg(env = "TOWPATH_CHANNEL_POLICY", value_name = "POLICY")]
+    channel_policy: ChannelPolicy,
     ["Faults of the port, for tests"]
     /// For tests: share of packets lost in each direction, like 1% [default: 0%]
     #[arg(env = "TOWPATH_FAULT_LOSS", value_name = "SHARE", hide = true)]

@@ -132,10 +132,12 @@ fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Reg
 fn hub_of(settings: &Settings) -> Result<channel::Config, ServiceError> {
     let epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let seed = tcp::random()?;
+    let all = channel::Config::new(seed, epoch.as_nanos() as u64);
     Ok(channel::Config {
         secret: settings.secret.clone(),
         hosts: settings.hosts.clone(),
-        ..channel::Config::new(seed, epoch.as_nanos() as u64)
+        throughput: settings.policy.unwrap_or(all.throughput),
+        ..all
     })
 }
 

@@ -41,7 +41,7 @@ pub use config::values::{
     AgentPlace, ChannelCount, Congestion, Cores, CoresChoice, HostAddresses, Mac, Network, PortChoice,
     PortKind, Rate,
 };
-pub use config::{AgentSettings, Config, Link, Options, Sharing};
+pub use config::{AgentSettings, ChannelPolicy, Config, Link, Options, Sharing};
 pub use daemon::Service;
 pub use daemon::control_socket::pid_behind;
 pub use error::ServiceError;

@@ -11,6 +11,18 @@ pub fn show(path: &Path, json: bool) -> anyhow::Result<()> {
     print_report(&report(path, Report::Channels)?, json, text)
 }
 
+/// The line of `towpath stat` about channels.
+pub fn totals(counted: &Value) -> String {
+    format!(
+        "channels {}, sessions {}, sockets on them {}; refused or given up in the handshake {}, sessions ended for a peer's fault {}",
+        counted["channels"],
+        counted["sessions"],
+        counted["sockets"],
+        counted["greetings_refused"],
+        counted["violations"],
+    )
+}
+
 /// The beginning of a session's identifier, enough to tell sessions apart.
 fn short(session: &Value) -> String {
     cell(session).chars().take(8).collect()
@@ -39,11 +51,12 @@ fn text(all: &Value) -> String {
         }),
     ));
     let heads = [
-        "Session", "Peer", "Class", "Opened", "User", "Policy", "Sockets", "Channels", "Wanted", "Because",
-        "Unsent", "Again", "Lost",
+        "Session", "Peer", "Class", "Opened", "User", "Policy", "Because", "Sockets", "Channels", "Wanted",
+        "Because", "Unsent", "Again", "Lost",
     ];
     parts.extend(table_of(&heads, rows_of(all, "sessions").map(session)));
-    let heads = ["Session", "Channel", "Local", "Peer", "Core", "Unsent", "Unconfirmed"];
+    let heads =
+        ["Session", "Channel", "Local", "Peer", "Core", "Sockets", "Unsent", "Unconfirmed", "Retransmitted"];
     let channels = |row| rows_of(row, "channels").map(|channel| self::channel(row, channel));
     parts.extend(table_of(&heads, rows_of(all, "sessions").flat_map(channels)));
     let heads = ["Session", "Socket", "Local", "Peer", "Credit", "Queue", "Process", "Why"];
@@ -66,6 +79,7 @@ fn session(row: &Value) -> Vec<String> {
         if row["opener"] == true { "here" } else { "there" }.to_owned(),
         row["uid"].as_u64().map_or("-".to_owned(), |uid| uid.to_string()),
         cell(&row["policy"]),
+        cell(&row["policy_why"]),
         cell(&row["sockets"]),
         rows_of(row, "channels").count().to_string(),
         row["channels_wanted"].as_u64().map_or("-".to_owned(), |wanted| wanted.to_string()),
@@ -83,8 +97,10 @@ fn channel(session: &Value, row: &Value) -> Vec<String> {
         row["local"].as_str().unwrap_or("-").to_owned(),
         cell(&row["remote"]),
         row["core"].as_u64().map_or("-".to_owned(), |core| core.to_string()),
+        cell(&row["sockets"]),
         cell(&row["unsent"]),
         cell(&row["unconfirmed"]),
+        row["retransmits"].as_u64().map_or("-".to_owned(), |count| count.to_string()),
     ]
 }
 
@@ -112,14 +128,24 @@ mod tests {
     }
 
     #[test]
+    fn the_line_of_stat_names_what_peers_did_wrong() {
+        let counted =
+            json!({ "channels": 2, "sessions": 1, "sockets": 30, "greetings_refused": 44, "violations": 5 });
+        let line = totals(&counted);
+        assert!(line.starts_with("channels 2, sessions 1, sockets on them 30"), "{line}");
+        assert!(line.contains("handshake 44") && line.ends_with("fault 5"), "{line}");
+    }
+
+    #[test]
     fn sessions_sockets_and_silent_peers_have_a_line_each() {
         let shown = text(&json!({
             "is_on": true, "port": 7117, "rules": ["10.9.0.0/24"], "counted": {},
             "peers": [{ "peer": "10.9.0.3", "standing": "silent", "why": "refused: the secrets differ" }],
             "sessions": [{
                 "session": "0123456789abcdef", "peer": "10.9.0.2", "class": "latency", "opener": true, "uid": 1000, "policy": "sticky",
+                "policy_why": "latency: no message waits",
                 "sockets": 64, "channels": [
-                    { "unsent": 3, "local": "10.9.0.1:40000", "remote": "10.9.0.2:7117", "core": 1 },
+                    { "unsent": 3, "local": "10.9.0.1:40000", "remote": "10.9.0.2:7117", "core": 1, "sockets": 63, "retransmits": 17 },
                     { "unsent": 4, "local": null, "remote": "10.10.0.2", "core": null },
                 ], "channels_wanted": 3, "channels_why": "its core is full", "bytes_again": 0, "channels_lost": 0,
             }],
@@ -144,7 +170,8 @@ mod tests {
             "{shown}"
         );
         assert!(has(&["01234567", "7", "rule 1"]), "{shown}");
-        assert!(has(&["01234567", "10.9.0.1:40000", "10.9.0.2:7117", "1", "3"]), "{shown}");
+        assert!(has(&["sticky", "latency: no message waits"]), "{shown}");
+        assert!(has(&["01234567", "10.9.0.1:40000", "10.9.0.2:7117", "1", "63", "3", "17"]), "{shown}");
         assert!(has(&["01234567", "10.10.0.2", "-", "4"]), "{shown}");
     }
 }

@@ -141,6 +141,9 @@ pub fn statistics(path: &Path, json: bool) -> anyhow::Result<()> {
     if all["cores"].is_object() {
         print(&crate::cores::totals(&all["cores"]))?;
     }
+    if all["channels"].is_object() {
+        print(&crate::channels::totals(&all["channels"]))?;
+    }
     if let Some(agents) = all["agents"].as_object() {
         let told: Vec<String> =
             agents.iter().map(|(name, n)| format!("{} {n}", name.replace('_', " "))).collect();

@@ -174,9 +174,19 @@ impl World {
         // A service that starts anew is the same station for its peer.
         let mac = format!("02:00:00:00:81:0{host}");
         up.args(["--port", &format!("packet:v{host}"), "--address", &address, "--mac", &mac]).args(arguments);
-        let service = Running(up.spawn().unwrap());
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(self.log_path(host)).unwrap();
+        let service = Running(up.stderr(log).spawn().unwrap());
         self.services[host] = Some(service);
         self.wait("the service starts", || self.towpath(host, "stat").output().unwrap().status.success());
+    }
+
+    fn log_path(&self, host: usize) -> std::path::PathBuf {
+        self.folder.path().join(format!("log{host}"))
+    }
+
+    /// What the services of that host have written to their log.
+    fn log(&self, host: usize) -> String {
+        std::fs::read_to_string(self.log_path(host)).unwrap_or_default()
     }
 
     fn wait(&self, what: &str, mut is: impl FnMut() -> bool) {
@@ -239,6 +249,9 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         self.services = [None, None];
+        if std::thread::panicking() {
+            (0..2).for_each(|host| println!("log of host {host}:\n{}", self.log(host)));
+        }
         self.names.iter().for_each(|name| _ = ip(&format!("netns del {name}")));
     }
 }
@@ -344,6 +357,10 @@ fn a_peer_with_another_secret_is_spoken_to_by_plain_tcp() {
     world.load(1, "prefer", &[]);
     world.wait("the peer counts as silent", || world.standing(0).0 == "silent");
     assert!(world.standing(0).1.contains("secret"), "{:?}", world.standing(0));
+    let line = "refused by the peer: the secrets differ";
+    world.wait("the refusal is in the log", || world.log(1).contains(line));
+    let refused = &world.report(1, "channels")["counted"]["greetings_refused"];
+    assert_eq!((world.log(1).matches(line).count(), refused.as_u64()), (1, Some(1)));
     world.load(1, "prefer", &[]);
     assert_eq!(world.opened(0), 0);
     let mut hold = world.run(0, "require", "hold.py", &[ADDRESSES[1], "5000"]);
@@ -357,12 +374,23 @@ fn garbage_at_the_channel_port_disturbs_nobody() {
     let mut hold = world.run(1, "require", "hold.py", &[ADDRESSES[0], "5000"]);
     assert_eq!(hold.line(), "held");
     let mut garbage = world.run_on_kernel(1, "garbage.py", &[ADDRESSES[0], PORT]);
-    garbage.until("done");
+    let number: u64 = garbage.until("done")[0].parse().unwrap();
     world.load(0, "require", &[]);
     let counted = || world.report(0, "channels")["counted"].clone();
     // Those that say nothing are given up after 5 s.
-    world.wait("all of it is refused", || counted()["greetings_refused"].as_u64() >= Some(24));
+    world.wait("all of it is refused", || counted()["greetings_refused"].as_u64() >= Some(number));
+    assert_eq!(counted()["greetings_refused"], number, "each is counted once");
     assert_eq!((&counted()["violations"], &counted()["sockets"]), (&0.into(), &1.into()));
+    let log = world.log(0);
+    for reason in [
+        "refused: no version of the protocol in common",
+        "the peer broke the rules: frame of unknown type 255",
+        "the peer broke the rules: HELLO with contradictory fields",
+        "has not ended its handshake",
+    ] {
+        let lines = log.lines().filter(|line| line.contains("10.81.0.3") && line.contains(reason)).count();
+        assert_eq!(lines, 1, "{reason}: each reason once: {log}");
+    }
 }
 
 #[test]
@@ -466,6 +494,112 @@ fn the_end_and_the_death_of_a_peers_service_reset_its_sockets() {
         world.services[1] = None;
         world.serve(1, &["--channel-peers", PEERS]);
         assert_eq!(hold.line(), "104", "ECONNRESET");
+        // The reason says that it was at once: a death without a restart is found by the PING and ten seconds without a channel.
+        let restarted = || world.log(0).contains("the peer's service has started anew");
+        assert!(is_killed || !restarted(), "{}", world.log(0));
+        world.wait("the reason is in the log", || !is_killed || restarted());
+        assert!(!world.log(0).contains("no channel could be made"), "{}", world.log(0));
         drop(echo);
     }
+}
+
+#[test]
+fn a_socket_becomes_plain_tcp_when_its_session_is_lost_before_the_peer_has_accepted_it() {
+    let Some(mut world) = World::with_channels("plain", &[]) else { return };
+    let echo = world.echo(1, &[]);
+    world.load(1, "require", &[]);
+    let opened = world.opened(0);
+    drop(echo);
+    // The host is there again, without channels. The other one believes that it has a session with it.
+    world.services[1] = None;
+    world.serve(1, &[]);
+    let _echo = world.echo(1, &[]);
+    // Each byte is checked. The first connection waits until no channel can be made for ten seconds.
+    world.load(1, "prefer", &[]);
+    let counted = || world.report(0, "channels")["counted"].clone();
+    assert!(world.opened(0) > opened, "it was to go by channel");
+    assert_eq!(counted()["unserved"].as_u64(), Some(world.opened(0) - opened), "and became plain");
+    let mut hold = world.run(0, "require", "hold.py", &[ADDRESSES[1], "5000"]);
+    assert!(!hold.running.0.wait().unwrap().success(), "`require` does not become plain");
+}
+
+#[test]
+fn a_proved_peer_that_breaks_the_rules_loses_its_session_and_no_other_is_disturbed() {
+    let Some(mut world) = World::new("breach") else { return };
+    let (file, secret) = (world.folder.path().join("secret"), "a secret of both services");
+    std::fs::write(&file, secret).unwrap();
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    for host in 0..2 {
+        world.serve(host, &["--channel-peers", PEERS, "--channel-secret", file.to_str().unwrap()]);
+    }
+    let _echo = world.echo(0, &[]);
+    let mut hold = world.run(1, "require", "hold.py", &[ADDRESSES[0], "5000"]);
+    assert_eq!(hold.line(), "held");
+    let arguments = [ADDRESSES[0], PORT, secret, "5000"];
+    let breaches = world.run_on_kernel(1, "breach.py", &arguments).until("done");
+    world.load(0, "require", &[]);
+    let counted = || world.report(0, "channels")["counted"].clone();
+    assert_eq!(counted()["violations"].as_u64(), Some(breaches.len() as u64), "{breaches:?}");
+    assert_eq!(counted()["greetings_refused"], 0);
+    let log = world.log(0);
+    for reason in [
+        "frame of unknown type 99",
+        "Data frame with a body of 61441 bytes",
+        "frame of socket 3, which was never opened",
+        "credit ends at",
+        "confirms 1000000, which was never sent",
+        "OPEN of socket 7 where 1 had to come",
+        "PONG that answers no PING",
+    ] {
+        let is_it = |line: &str| line.contains("is over: the peer broke the rules") && line.contains(reason);
+        assert!(log.lines().any(is_it), "{reason}: {log}");
+    }
+    world.wait("its sockets are gone", || counted()["sockets"] == 1);
+    let stat = world.towpath(0, "stat").output().unwrap();
+    let stat = String::from_utf8_lossy(&stat.stdout).into_owned();
+    assert!(stat.contains("sessions ended for a peer's fault 7"), "{stat}");
+}
+
+#[test]
+fn two_users_share_no_channel() {
+    let Some(world) = World::with_channels("users", &[]) else { return };
+    // The service's folder is open to all users; the one around it is the test's.
+    std::fs::set_permissions(world.folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .unwrap();
+    let _echo = world.echo(1, &[]);
+    let held = ["0", "12345", "12345"].map(|uid| {
+        let mut hold = world.run(0, "require", "hold.py", &[ADDRESSES[1], "5000", uid]);
+        assert_eq!(hold.line(), "held");
+        hold
+    });
+    let report = world.report(0, "channels");
+    let sessions = report["sessions"].as_array().unwrap().iter();
+    let mut users: Vec<_> =
+        sessions.map(|session| (session["uid"].as_u64(), session["sockets"].as_u64())).collect();
+    users.sort_unstable();
+    assert_eq!(users, [(Some(0), Some(1)), (Some(12_345), Some(2))]);
+    let channels = report["counted"]["channels"].as_u64();
+    assert_eq!(channels, Some(2), "one for each user");
+    drop(held);
+}
+
+#[test]
+fn options_of_a_socket_mean_what_the_document_says_and_what_is_written_arrives_though_the_service_ends() {
+    let Some(mut world) = World::with_channels("leave", &[]) else { return };
+    let mut sink = world.run(1, "never", "sink.py", &[ADDRESSES[1], "5000"]);
+    assert_eq!(sink.line(), "ready");
+    let leave = |world: &World, more: &[&str]| {
+        let mut leave = world.run(0, "require", "leave.py", &[&[ADDRESSES[1], "5000"], more].concat());
+        assert_eq!(leave.line(), "established segments", "TCP_INFO");
+        assert_eq!(leave.line(), "left");
+    };
+    leave(&world, &["1000"]);
+    assert_eq!(sink.line(), "1000 end");
+    leave(&world, &["1000", "abort"]);
+    assert!(sink.line().ends_with(" 104"), "SO_LINGER 0 is a reset");
+    assert_eq!(world.opened(0), 2);
+    leave(&world, &["100000"]);
+    assert!(world.towpath(0, "down").status().unwrap().success());
+    assert_eq!(sink.line(), "100000 end");
+    world.services[0] = None;
 }

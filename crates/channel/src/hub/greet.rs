@@ -12,7 +12,7 @@ use crate::hello::{Agreed, Hello};
 use crate::limits::SESSIONS_OF_PEER;
 use crate::session::Ended;
 use crate::transport::ChannelId;
-use crate::violation::{Refusal, Violation};
+use crate::violation::{Refusal, Rejection, Violation};
 
 impl Hub {
     /// Takes the frames of a handshake from the beginning of `input`; leaves what belongs to the session.
@@ -91,11 +91,11 @@ impl Hub {
 
     /// This side refuses a channel.
     fn refuse(&mut self, channel: ChannelId, why: Refusal) {
-        self.refusals.greetings += 1;
-        if let Some(greeting) = self.greetings.get_mut(&channel) {
-            greeting.session = None;
-            greeting.refuse(why);
-        }
+        let Some(greeting) = self.greetings.get_mut(&channel) else { return };
+        greeting.session = None;
+        greeting.refuse(why);
+        let peer = greeting.peer;
+        self.note_rejected(peer, Rejection::Refused(why));
     }
 
     /// The opener's side: the peer has proved itself.
@@ -196,7 +196,7 @@ impl Hub {
             Some(id) => self.end_opening(now, id, greeting.peer, Ended::Refused(why)),
             None => {}
         }
-        self.refusals.greetings += 1;
+        self.note_rejected(greeting.peer, Rejection::ByPeer(why));
         self.doomed.push_back(channel);
     }
 
@@ -206,13 +206,17 @@ impl Hub {
         if let Some(id) = greeting.session {
             self.end_opening(now, id, greeting.peer, Ended::Violation(violation));
         }
-        self.refusals.greetings += 1;
+        self.note_rejected(greeting.peer, Rejection::Violation(violation));
         self.doomed.push_back(channel);
     }
 
     /// The channel is gone, or its handshake took too long.
     pub(super) fn give_up(&mut self, now: Instant, channel: ChannelId) {
         let Some(greeting) = self.greetings.remove(&channel) else { return };
+        // A channel that was refused is counted already. One that could not be connected has had no handshake.
+        if greeting.has_begun() && !greeting.is_refused() {
+            self.note_rejected(greeting.peer, Rejection::GivenUp);
+        }
         if let Some(id) = greeting.session {
             self.not_created(now, Wanted { session: SessionId(id), address: greeting.peer });
         }

@@ -7,6 +7,7 @@ use crate::bytes::Input;
 use crate::channel::free;
 use crate::deframer::Item;
 use crate::frame::{Goaway, Header, Kind, field};
+use crate::hello::CONGESTED;
 use crate::limits::{ACK_DELAY, LATE_ANSWERS_SLACK};
 use crate::open::Open;
 use crate::receiving::Tell;
@@ -90,9 +91,10 @@ impl Session {
     ) -> Result<(), Violation> {
         match header.kind {
             Kind::Hello | Kind::Data => Err(Violation::Unexpected(header.kind)),
-            Kind::Ping | Kind::Pong | Kind::Goaway if header.socket != 0 => {
+            Kind::Ping | Kind::Pong | Kind::Goaway | Kind::Congested if header.socket != 0 => {
                 Err(Violation::UnknownSocket(header.socket))
             }
+            Kind::Congested => self.on_congested(header),
             Kind::Goaway => self.on_goaway(now, number, header),
             Kind::Ping | Kind::Pong => self.of_channel(now, number, header),
             Kind::Refused if header.socket == 0 => {
@@ -117,6 +119,17 @@ impl Session {
             Some(Goaway::Repeat) => self.repeat_at = self.repeat_at.min(now.max(self.repeat_from)),
             Some(Goaway::SessionAnswer) if self.draining.is_ours => self.draining.was_answered = true,
             Some(Goaway::SessionAnswer) | None => return Err(Violation::Unexpected(Kind::Goaway)),
+        }
+        Ok(())
+    }
+
+    fn on_congested(&mut self, header: &Header) -> Result<(), Violation> {
+        if self.agreed.is_none_or(|agreed| agreed.features & CONGESTED == 0) {
+            return Err(Violation::Type(Kind::Congested as u8));
+        }
+        match header.argument {
+            is @ (0 | 1) if self.settings.is_opener => self.congested.is = is == 1,
+            _ => return Err(Violation::Unexpected(Kind::Congested)),
         }
         Ok(())
     }
@@ -336,6 +349,9 @@ impl Session {
         mut bytes: Input<'_>,
         streams: &mut impl Streams,
     ) -> Result<(), Violation> {
+        if header.length > self.settings.largest_frame {
+            return Err(Violation::Length { kind: Kind::Data, length: header.length });
+        }
         let Named::Here(place) = self.named(header.socket)? else { return Ok(()) };
         self.confirm_open(place);
         if !self.is_live(place, Kind::Data)? {

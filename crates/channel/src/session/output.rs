@@ -84,6 +84,7 @@ impl Session {
         let has_control = !self.control.is_empty()
             || self.opens_sent < self.opens.len()
             || !self.late.is_empty()
+            || self.congested.owes
             || self.session_frame().is_some();
         self.channels[at].has_output() || (is_first && has_control) || !self.ready.is_empty()
     }
@@ -135,6 +136,12 @@ impl Session {
             } else {
                 self.close_if_over(place);
             }
+        }
+        if self.congested.owes {
+            if !room.put_bare(Kind::Congested, 0, u64::from(self.congested.is)) {
+                return;
+            }
+            (self.congested.owes, self.congested.was_told) = (false, true);
         }
         while let Some(goaway) = self.session_frame() {
             if !room.put_bare(Kind::Goaway, 0, goaway as u64) {

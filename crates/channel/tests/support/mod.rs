@@ -4,5 +4,6 @@
 
 pub mod apps;
 pub mod lossy;
+pub mod replay;
 pub mod scene;
 pub mod world;

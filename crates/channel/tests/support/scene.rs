@@ -7,7 +7,7 @@ use channel::hello::{Class, Hello, Step};
 use channel::open::Open;
 use channel::proof::{Key, Purpose};
 use channel::session::Ended;
-use channel::{ChannelId, Config, Hub, News, Streams};
+use channel::{ChannelId, Config, Hub, Lane, News, SessionId, Sharing, Streams};
 use std::net::IpAddr;
 
 pub const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
@@ -37,6 +37,8 @@ pub struct Scene {
     channels: u32,
     pub session: u128,
     pub epoch: u64,
+    /// What the peer's HELLO names.
+    pub features: u64,
     /// False: incoming sockets are left waiting.
     pub accepts: bool,
     pub events: Vec<News>,
@@ -56,6 +58,7 @@ impl Scene {
             channels: 0,
             session: 0,
             epoch: 1,
+            features: 0,
             accepts: true,
             events: Vec::new(),
         }
@@ -101,7 +104,7 @@ impl Scene {
             most: 1,
             class: Class::Throughput,
             is_join: false,
-            features: 0,
+            features: self.features,
             largest_frame: 61_440,
             sockets_max: 1_000,
             epoch: self.epoch,
@@ -125,6 +128,36 @@ impl Scene {
         let answer = Hello::parse(&answer[16..]).unwrap();
         let proof = key.prove(Purpose::Confirm, &ask, &answer);
         self.send(channel, &ask.encode(Step::Confirm, &proof));
+        channel
+    }
+
+    /// One more channel of the peer's session; the channel.
+    pub fn join(&mut self, secret: Option<&[u8]>) -> ChannelId {
+        let ask = Hello { is_join: true, ..self.hello() };
+        let key = Key::of_secret(secret).of_session(self.session);
+        let (channel, answer) = self.ask(&ask);
+        let answer = Hello::parse(&answer[16..]).unwrap();
+        self.send(channel, &ask.encode(Step::Confirm, &key.prove(Purpose::Confirm, &ask, &answer)));
+        channel
+    }
+
+    /// The hub opens a session to the peer, and socket 1 in it, which waits for its answer; the channel. The hub's confirmation waits for room.
+    pub fn open_ours(&mut self, secret: Option<&[u8]>) -> ChannelId {
+        let lane = Lane::of(PEER, Class::Throughput, 1, Sharing::Always);
+        let id = self.hub.session_for(self.now, lane).unwrap();
+        let to = Open { from_port: 1, to: ([10, 0, 0, 2], 80).into(), options: 0 };
+        assert_eq!(self.hub.session(id).unwrap().open(1, to, WINDOW), Ok(1));
+        self.hub.tick(self.now);
+        let wanted = self.hub.poll_create().unwrap();
+        assert_eq!(wanted.session, id);
+        self.channels += 1;
+        let channel = ChannelId(self.channels);
+        self.hub.created(self.now, wanted, channel);
+        let ask = Hello::parse(&self.reply(channel)[16..]).unwrap();
+        let answer = Hello { nonce: [9; 16], ..ask };
+        let SessionId(number) = id;
+        let proof = Key::of_secret(secret).of_session(number).prove(Purpose::Answer, &ask, &answer);
+        self.send(channel, &answer.encode(Step::Answer, &proof));
         channel
     }
 

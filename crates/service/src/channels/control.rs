@@ -5,6 +5,7 @@ use super::OWNER;
 use super::ends::At;
 use super::engine::{Opening, Say, Start, Told};
 use super::peers::{Peers, Standing};
+use super::rejections::Rejections;
 use super::rules::{ChannelRule, Choice, Why, choose, is_in};
 use super::snapshot::Snapshot;
 use crate::ServiceError;
@@ -18,9 +19,10 @@ use crate::memory::size::Size;
 use crate::registry::registration::new_eventfd;
 use crate::registry::{Answer, Registry};
 use crate::tcp::{Carrier, Flow};
-use channel::hub::Over;
-use channel::lane::{Lane, Sharing};
+use channel::hub::{Over, Rejected};
+use channel::lane::{Class, Lane, Sharing};
 use channel::open::{KEEPALIVE, NODELAY, Open};
+use channel::scheduler::Policy;
 use channel::session::ECONNREFUSED;
 use channel::{Hub, SessionId};
 use control::{AcceptRecord, KernelReason, RegionInfo, Reply, SocketOptions};
@@ -48,8 +50,10 @@ const SLOTS: u32 = 4_096;
 const PRESENT: u64 = 4 << 20;
 /// Sockets of peers that wait at a listener beyond its backlog.
 const WAITING_MAX: usize = 128;
-/// Longest time that the end of the service waits for its peers.
+/// Longest time that the end of the service waits for bytes of closed sockets, and for its peers.
 const SHUT_TIME: Duration = Duration::from_millis(500);
+/// Longest time that it then waits for the answers to the last resets.
+const REST_TIME: Duration = Duration::from_millis(200);
 
 /// The control thread's state of channels.
 #[derive(Debug)]
@@ -58,6 +62,8 @@ pub struct Channels {
     allowed: Vec<Network>,
     port: u16,
     sharing: Sharing,
+    /// How bulk data is placed, if the configuration says so.
+    policy: Option<Policy>,
     /// The service's own region.
     pub own: u32,
     /// The session of each channel that this host has made, by the slot of its connection.
@@ -68,6 +74,8 @@ pub struct Channels {
     ends: HashSet<[SocketAddr; 2]>,
     /// Sockets opened and accepted, and those that went by plain TCP after all.
     pub counted: Counted,
+    /// Which channels refused in their handshake the log has named.
+    log: Rejections,
 }
 
 /// Counts since the service started.
@@ -113,18 +121,20 @@ impl Registry {
         self.introduce_region(&region, OWNER, ENGINE_CORE);
         let memory = region.memory.clone();
         self.regions.insert(id, AppRegion { sealed: true, ..region });
-        let Settings { rules, allowed, port, is_shared, channels, .. } = settings;
+        let Settings { rules, allowed, port, is_shared, channels, policy, .. } = settings;
         let sharing = if is_shared { Sharing::Always } else { Sharing::SameUser };
         self.channels = Some(Channels {
             rules,
             allowed,
             port,
             sharing,
+            policy,
             own: id,
             placed: HashMap::new(),
             peers: Peers::default(),
             ends: HashSet::new(),
             counted: Counted::default(),
+            log: Rejections::default(),
         });
         self.grow_own(id, PRESENT.min(size.data_len));
         let own: Vec<IpAddr> = self.tcp.slow.routes().own().iter().map(|own| own.addr).collect();
@@ -296,6 +306,11 @@ impl Registry {
                 self.channels.iter_mut().for_each(|channels| channels.peers.speaks(now, peer));
             }
             Told::Over(over) => self.session_over(over),
+            Told::Rejected(Rejected { peer, why }) => {
+                let now = self.now;
+                let line = self.channels.as_mut().and_then(|channels| channels.log.line(now, peer, why));
+                line.into_iter().for_each(|line| tracing::info!(%peer, "{line}"));
+            }
             Told::Violation(region, violation) => {
                 if let Some(owner) = self.regions.get(&region).map(|r| r.owner) {
                     self.doom(owner, format!("in a connection over channels: {violation}"));
@@ -454,16 +469,19 @@ impl Registry {
         self.say(Say::RegionGone(region.memory.index));
     }
 
-    /// At the service's end: resets all virtual sockets, and waits until the peers know, for a short time.
+    /// At the service's end: resets the virtual sockets that programs still have, lets those that programs have closed send what is under way,
+    /// for a short time, and resets the rest. Then waits until the peers know.
     pub fn shut_channels(&self) {
         if self.channels.is_none() {
             return;
         }
-        self.say_at_once(Say::Shut);
-        let (mut left, pause) = (SHUT_TIME, Duration::from_millis(5));
-        while !left.is_zero() && self.channels_seen().is_some_and(|seen| seen.census.sockets > 0) {
-            std::thread::sleep(pause);
-            left = left.saturating_sub(pause);
+        for (say, most) in [(Say::Shut, SHUT_TIME), (Say::ShutRest, REST_TIME)] {
+            self.say_at_once(say);
+            let (mut left, pause) = (most, Duration::from_millis(5));
+            while !left.is_zero() && self.channels_seen().is_some_and(|seen| seen.census.sockets > 0) {
+                std::thread::sleep(pause);
+                left = left.saturating_sub(pause);
+            }
         }
     }
 }
@@ -477,6 +495,15 @@ impl Channels {
     /// The rules of `--channel-rules`, in their order.
     pub fn rules(&self) -> &[ChannelRule] {
         &self.rules
+    }
+
+    /// Why chunks of sockets of that class are placed as they are.
+    pub fn policy_why(&self, class: Class) -> &'static str {
+        match (class, self.policy) {
+            (Class::Latency, _) => "latency: no message waits for another channel",
+            (Class::Throughput, None) => "throughput: the channels share the load",
+            (Class::Throughput, Some(_)) => "--channel-policy",
+        }
     }
 
     /// True when the configuration names the peer.

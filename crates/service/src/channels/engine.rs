@@ -1,7 +1,7 @@
 //! The engine of channels: one hub, the applications' ends and the channels' connections, driven by the core that also runs the relays.
 //! Reads no clock. What needs the slow path or a listener it asks of the control thread ([`Told`]), which answers by [`Say`].
 
-use super::ends::{At, Ends};
+use super::ends::{AppEnd, At, Ends};
 use super::flows::Flows;
 use super::scale::Scale;
 use super::snapshot::{Snapshot, snapshot};
@@ -9,7 +9,7 @@ use super::stale::Stale;
 use crate::cores::wakers::Wakers;
 use crate::memory::Memory;
 use base::{Duration, Instant};
-use channel::hub::Over;
+use channel::hub::{Over, Rejected};
 use channel::open::Open;
 use channel::session::{ECONNREFUSED, ECONNRESET, Ended};
 use channel::{ChannelId, Event, Hub, Lane, News, Session, SessionId, drive};
@@ -73,6 +73,8 @@ pub enum Told {
     Speaks(IpAddr),
     /// A session is over.
     Over(Over),
+    /// A channel did not come through its handshake.
+    Rejected(Rejected),
     /// The application of that region broke the rules.
     Violation(u32, Violation),
     /// More of that region must be present.
@@ -118,8 +120,10 @@ pub enum Say {
     Freed(u32),
     /// The region with that index is gone.
     RegionGone(u16),
-    /// End all sockets and sessions; answered when the peers have been told.
+    /// Open no more sockets, and end those that programs still have. What closed sockets have under way goes on.
     Shut,
+    /// End all sockets.
+    ShutRest,
     /// Send the state of all sessions.
     Report(Sender<Snapshot>),
 }
@@ -226,6 +230,7 @@ impl Engine {
             Say::Freed(slot) => self.flows.freed(slot),
             Say::RegionGone(index) => self.ends.forget_region(index),
             Say::Shut => self.shut(now),
+            Say::ShutRest => self.reset_all(now, |_| true),
             // The control thread may have stopped waiting.
             Say::Report(answer) => _ = answer.send(snapshot(&self.hub, &self.flows, &self.ends, &self.scale)),
         }
@@ -377,7 +382,7 @@ impl Engine {
     }
 
     fn orphan(&mut self, now: Instant, tag: u64) {
-        if let Some(end) = self.ends.get(tag).filter(|end| end.progress_at == Instant::ZERO) {
+        if let Some(end) = self.ends.get(tag).filter(|end| !end.is_orphan()) {
             (end.progress_at, end.progress) = (now, end.acked());
             self.orphans.push_back((now.plus(ORPHAN_TIME), tag));
         }
@@ -407,6 +412,9 @@ impl Engine {
         while let Some(over) = self.hub.poll_over() {
             self.asked.retain(|(id, _)| *id != over.session);
             self.told.push(Told::Over(over));
+        }
+        while let Some(rejected) = self.hub.poll_rejected() {
+            self.told.push(Told::Rejected(rejected));
         }
         let hub = &self.hub;
         let told = &mut self.told;
@@ -469,15 +477,23 @@ impl Engine {
         self.over(tag, FAILED | errno << ERRNO_SHIFT);
     }
 
-    /// Resets all sockets, and opens no more.
+    /// Opens no more sockets, and resets those that programs still have: nothing can serve them any more. What a program has written before it
+    /// closed its socket is sent.
     fn shut(&mut self, now: Instant) {
-        let all: Vec<At> = self.ends.iter().filter(|end| !end.is_over).map(|end| end.at).collect();
+        // What programs have done shortly before the end counts.
+        self.ends.tags(|end| !end.is_over).into_iter().for_each(|tag| self.look(now, tag));
+        self.reset_all(now, |end| !end.is_orphan());
+        self.hub.shut(now);
+    }
+
+    /// Resets the sockets of ends for which `is` holds.
+    fn reset_all(&mut self, now: Instant, is: impl Fn(&AppEnd) -> bool) {
+        let all: Vec<At> = self.ends.iter().filter(|end| !end.is_over && is(end)).map(|end| end.at).collect();
         for at in all {
             if let Some(session) = self.hub.session(at.session) {
                 session.reset(now, at.socket, ECONNRESET);
             }
         }
-        self.hub.shut(now);
     }
 }
 

@@ -141,6 +141,13 @@ impl Flows {
         Some(FlowSeen { core: self.core_of(channel)?, is_congested, timeouts })
     }
 
+    /// Segments that a channel's connection has sent again; `None`: there is no connection, or its core uses the record now.
+    pub fn retransmits(&self, channel: ChannelId) -> Option<u32> {
+        let end = self.all.get(&channel)?.as_ref()?;
+        let id = end.place.memory()?.area.flow_of(end.slot)?;
+        self.records.lock_briefly(id).map(|mut flow| flow.parts().cold.counters.retransmits)
+    }
+
     /// The slot of a channel's connection; `None`: there is none yet, or none any more.
     pub fn slot_of(&self, channel: ChannelId) -> Option<u32> {
         Some(self.all.get(&channel)?.as_ref()?.slot)

@@ -49,6 +49,8 @@ pub struct Totals {
     pub greetings_refused: u64,
     /// Sessions ended because the peer broke the rules.
     pub violations: u64,
+    /// Writes outside a socket's credit that were left out: an error of this service.
+    pub beyond_credit: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -69,8 +71,12 @@ struct Channel {
     remote: String,
     /// The core with the connection.
     core: Option<usize>,
+    /// Sockets whose latest bytes went over this channel.
+    sockets: usize,
     unsent: usize,
     unconfirmed: u64,
+    /// Segments that the connection has sent again; `None`: it has just ended.
+    retransmits: Option<u32>,
 }
 
 #[derive(Debug, Serialize)]
@@ -81,6 +87,8 @@ struct Session {
     opener: bool,
     uid: Option<u32>,
     policy: &'static str,
+    /// Why that policy places the bytes.
+    policy_why: &'static str,
     sockets: usize,
     channels: Vec<Channel>,
     /// The number of channels that the session should have; `None`: the peer has opened it, and decides.
@@ -114,7 +122,7 @@ fn id(session: u128) -> String {
 }
 
 fn channel(registry: &Registry, seen: &ChannelSeen) -> Channel {
-    let &ChannelSeen { number, address, slot, core, unsent, unconfirmed } = seen;
+    let &ChannelSeen { number, address, slot, core, sockets, unsent, unconfirmed, retransmits } = seen;
     let ends = slot.and_then(|slot| registry.channel_ends(slot));
     let [local, remote] = [0, 1].map(|end| ends.map(|ends| ends[end].to_string()));
     Channel {
@@ -122,8 +130,10 @@ fn channel(registry: &Registry, seen: &ChannelSeen) -> Channel {
         local,
         remote: remote.unwrap_or_else(|| address.to_string()),
         core,
+        sockets,
         unsent,
         unconfirmed,
+        retransmits,
     }
 }
 
@@ -138,6 +148,7 @@ fn session(registry: &Registry, seen: &SessionSeen) -> Session {
         opener: seen.is_opener,
         uid: seen.user,
         policy: seen.policy,
+        policy_why: registry.channels.as_ref().map_or("", |channels| channels.policy_why(seen.class)),
         sockets: seen.sockets,
         channels: seen.channels.iter().map(|seen| channel(registry, seen)).collect(),
         channels_wanted: seen.wanted.map(|(number, _)| number),
@@ -160,6 +171,7 @@ impl Totals {
             sockets: seen.census.sockets,
             greetings_refused: seen.refusals.greetings,
             violations: seen.refusals.violations,
+            beyond_credit: seen.beyond_credit,
         }
     }
 }

@@ -5,7 +5,7 @@ use super::flows::Flows;
 use crate::cores::shares::Shares;
 use base::{Duration, Instant};
 use channel::limits::CHANNELS_MAX;
-use channel::scaling::{Advice, Load, Scaling};
+use channel::scaling::{Advice, Congestion, Load, Scaling};
 use channel::{ChannelId, Hub, Session, SessionId};
 use elastic::load::Loads;
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ struct Scaled {
     why: &'static str,
 }
 
-/// The number of channels of each session that this side has opened.
+/// The number of channels of each session that this side has opened, and what the others' openers are told of the network.
 #[derive(Debug)]
 pub struct Scale {
     /// The number that the configuration names; `None`: as the load asks.
@@ -38,6 +38,11 @@ pub struct Scale {
     shares: Shares,
     at: Instant,
     all: HashMap<SessionId, Scaled>,
+    /// Sessions that peers have opened.
+    theirs: HashMap<SessionId, Congestion>,
+    /// Bytes are under way, or an opener believes that the network is full: the next tick must not wait until the engine has other work, which
+    /// it has just when a congestion window has opened.
+    is_active: bool,
 }
 
 /// Why a session has as many channels as it has, for reports.
@@ -53,7 +58,9 @@ mod why {
 impl Scale {
     /// No sessions yet. `fixed`: the number of channels of each session, instead of one that follows the load.
     pub fn new(fixed: Option<usize>, loads: Arc<Loads>) -> Self {
-        Self { fixed, shares: Shares::new(loads, Instant::ZERO), at: Instant::ZERO, all: HashMap::new() }
+        let shares = Shares::new(loads, Instant::ZERO);
+        let (all, theirs) = (HashMap::new(), HashMap::new());
+        Self { fixed, shares, at: Instant::ZERO, all, theirs, is_active: false }
     }
 
     /// Asks for the number of channels of every session, if a tick is due.
@@ -64,8 +71,15 @@ impl Scale {
         self.at = now.plus(TICK);
         let is_continued = self.shares.look(now) < TICKS_APART;
         let is_ours = |id: &SessionId| hub.about(*id).is_some_and(|about| about.is_opener);
-        let ids: Vec<SessionId> = hub.sessions().map(|(id, _)| id).filter(is_ours).collect();
+        let (ids, theirs): (Vec<SessionId>, Vec<SessionId>) =
+            hub.sessions().map(|(id, _)| id).partition(is_ours);
         self.all.retain(|id, _| ids.contains(id));
+        let has_bytes = |id: &SessionId| {
+            hub.view(*id).is_some_and(|session| session.channels().any(|channel| channel.unconfirmed > 0))
+        };
+        let is_asked = |id: &&SessionId| self.fixed.is_none() || !ids.contains(id);
+        self.is_active = ids.iter().chain(&theirs).filter(is_asked).any(has_bytes);
+        self.tell_openers(theirs, hub, flows);
         for id in ids {
             let addresses = hub.view(id).map_or(1, Session::addresses);
             let scaled = self.all.entry(id).or_insert_with(|| Scaled::new(self.fixed, addresses));
@@ -73,7 +87,10 @@ impl Scale {
                 if !is_continued {
                     scaled.scaling = Scaling::default();
                 }
-                scaled.follow(&load(&self.shares, flows, hub.channels_of(id)));
+                let is_acceptor_congested = hub.view(id).is_some_and(Session::is_acceptor_congested);
+                let load = load(&self.shares, flows, hub.channels_of(id));
+                let congested = if is_acceptor_congested { 1_000 } else { load.congested };
+                scaled.follow(&Load { congested, ..load });
             }
             let wanted = scaled.wanted;
             if let Some(session) = hub.session(id) {
@@ -82,10 +99,24 @@ impl Scale {
         }
     }
 
-    /// When the next tick is due. Without a session that could have fewer channels none is, until the engine works again.
+    /// The opener decides about the channels, and sees the congestion windows of its own side alone: it is told of those of this side.
+    fn tell_openers(&mut self, theirs: Vec<SessionId>, hub: &mut Hub, flows: &Flows) {
+        self.theirs.retain(|id, _| theirs.contains(id));
+        for id in theirs {
+            let congested = load(&self.shares, flows, hub.channels_of(id)).congested;
+            let is = self.theirs.entry(id).or_default().look(congested);
+            self.is_active |= is;
+            if let Some(session) = hub.session(id) {
+                session.note_congested(is);
+            }
+        }
+    }
+
+    /// When the next tick is due. Without bytes under way, and without a session that could have fewer channels, none is, until the engine works
+    /// again.
     pub fn deadline(&self) -> Instant {
         let has_more = self.fixed.is_none() && self.all.values().any(|scaled| scaled.wanted > scaled.least);
-        if has_more { self.at } else { Instant::NEVER }
+        if has_more || self.is_active { self.at } else { Instant::NEVER }
     }
 
     /// The number of channels that a session should have, and why; `None`: the peer has opened it, and decides.

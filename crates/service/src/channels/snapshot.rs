@@ -20,10 +20,14 @@ pub struct ChannelSeen {
     pub slot: Option<u32>,
     /// The core with the connection.
     pub core: Option<usize>,
+    /// Sockets whose latest bytes went over it.
+    pub sockets: usize,
     /// Bytes that wait for the channel's connection.
     pub unsent: usize,
     /// Bytes that the peer's sockets have not confirmed.
     pub unconfirmed: u64,
+    /// Segments that its connection has sent again.
+    pub retransmits: Option<u32>,
 }
 
 /// One session with another service, as it stands.
@@ -79,14 +83,19 @@ pub struct Snapshot {
     pub census: Census,
     /// What peers did wrong.
     pub refusals: Refusals,
+    /// Writes outside the credit, an error of this service: none.
+    pub beyond_credit: u64,
 }
 
 /// Looks at everything once.
 pub fn snapshot(hub: &Hub, flows: &Flows, ends: &Ends, scale: &Scale) -> Snapshot {
     let sessions = hub.sessions().filter_map(|(id, session)| {
         let about = hub.about(id)?;
+        let on = session.sockets_by_channel();
         let channels = session.channels_by_address().map(|(id, address, channel)| ChannelSeen {
             number: channel.number(),
+            sockets: on.get(&channel.number()).copied().unwrap_or(0),
+            retransmits: flows.retransmits(id),
             address,
             slot: flows.slot_of(id),
             core: flows.core_of(id),
@@ -115,5 +124,6 @@ pub fn snapshot(hub: &Hub, flows: &Flows, ends: &Ends, scale: &Scale) -> Snapsho
         sockets: sockets.collect(),
         census: hub.census(),
         refusals: hub.refusals(),
+        beyond_credit: ends.beyond_credit,
     }
 }

@@ -1,10 +1,11 @@
 //! The configuration of channels: which peers, which port, which secret, which connections.
 
-use super::Options;
 use super::values::{ChannelCount, HostAddresses, Network, PortKind};
+use super::{ChannelPolicy, Options};
 use crate::ServiceError;
 use crate::channels::PORT;
 use crate::channels::rules::{ChannelRule, is_in};
+use channel::scheduler::Policy;
 use rustix::fs::Mode;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
@@ -32,14 +33,22 @@ pub struct Settings {
     pub is_shared: bool,
     /// The number of channels of each session; `None`: as the load asks.
     pub channels: Option<usize>,
+    /// How bulk data is placed; `None`: as the crate `channel` has it.
+    pub policy: Option<Policy>,
 }
 
 /// The configuration that the options ask for; `None`: no channels.
 pub fn settings(options: &Options, is_shared: bool) -> Result<Option<Settings>, ServiceError> {
     let wrong = |key, must| Err(ServiceError::Value { key, must });
     let Some(allowed) = options.channel_peers.clone().filter(|peers| !peers.is_empty()) else {
-        let others =
-            ["channel_addresses", "channel_port", "channel_secret", "channel_rules", "channel_count"];
+        let others = [
+            "channel_addresses",
+            "channel_port",
+            "channel_secret",
+            "channel_rules",
+            "channel_count",
+            "channel_policy",
+        ];
         options.refuse_set(&others, "be used with --channel-peers")?;
         return Ok(None);
     };
@@ -57,6 +66,11 @@ pub fn settings(options: &Options, is_shared: bool) -> Result<Option<Settings>, 
             Some(ChannelCount::Fixed(number)) => Some(number),
             Some(ChannelCount::Auto) | None => None,
         },
+        policy: options.channel_policy.map(|policy| match policy {
+            ChannelPolicy::Shortest => Policy::Shortest,
+            ChannelPolicy::RoundRobin => Policy::RoundRobin,
+            ChannelPolicy::Sticky => Policy::Sticky,
+        }),
     }))
 }
 
@@ -118,6 +132,18 @@ mod tests {
         assert!(settings(&no_port, false).is_err());
         let on = settings(&options("10.0.0.0/8"), false).unwrap().unwrap();
         assert_eq!((on.port, on.rules.len(), on.secret, on.channels), (PORT, 0, None, None));
+    }
+
+    #[test]
+    fn bulk_data_is_placed_as_the_key_says() {
+        let policy = |channel_policy| {
+            let asked = Options { channel_policy, ..options("10.0.0.0/8") };
+            settings(&asked, false).unwrap().unwrap().policy
+        };
+        assert_eq!(policy(None), None);
+        assert_eq!(policy(Some(ChannelPolicy::RoundRobin)), Some(Policy::RoundRobin));
+        let alone = Options { channel_policy: Some(ChannelPolicy::Sticky), ..Options::default() };
+        assert!(settings(&alone, false).unwrap_err().to_string().contains("--channel-peers"));
     }
 
     #[test]

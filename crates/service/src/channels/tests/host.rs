@@ -8,7 +8,7 @@ use base::{Instant, Seed};
 use channel::lane::{Class, Lane, Sharing};
 use channel::open::Open;
 use channel::session::ECONNREFUSED;
-use elastic::load::Loads;
+use elastic::load::{LoadMeter, Loads};
 use fastpath::Core;
 use flow::{ExceptionReceiver, FlowId, Flows, Limits};
 use queue::stream::{close_for, raise, watch};
@@ -46,12 +46,16 @@ pub fn address_on(host: usize, way: u8) -> IpAddr {
 }
 
 /// How a host has its channels.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Channels {
     /// The number for each session; `None`: as the load asks.
     pub number: Option<usize>,
     /// They go over all ways.
     pub on_all_ways: bool,
+    /// The host's core is always busy, and another one is free.
+    pub is_full: bool,
+    /// How many times the host has started before.
+    pub starts: u64,
 }
 
 /// A region with its free slots; slot 0 is the control slot.
@@ -106,6 +110,9 @@ pub struct Host {
     pub refused: BTreeSet<u16>,
     deadline: Instant,
     now: Instant,
+    loads: Arc<Loads>,
+    /// Of a core that is always busy.
+    meter: Option<LoadMeter>,
 }
 
 impl Host {
@@ -147,17 +154,16 @@ impl Host {
                 } else {
                     Vec::new()
                 },
-                ..channel::Config::new(hub_seed, 1 + number as u64)
+                ..channel::Config::new(hub_seed, 1 + number as u64 + 10 * channels.starts)
             },
             memory: own.memory.clone(),
             cores: Arc::from([]),
             ring_most: 256 << 10,
             channels: channels.number,
         };
-        let engine = Engine::new(
-            start,
-            Shared { wakers: Arc::default(), records: flows, loads: Arc::new(Loads::new(1)) },
-        );
+        let loads = Arc::new(Loads::new(if channels.is_full { 2 } else { 1 }));
+        let engine =
+            Engine::new(start, Shared { wakers: Arc::default(), records: flows, loads: loads.clone() });
         Self {
             core,
             slow,
@@ -175,6 +181,8 @@ impl Host {
             refused: BTreeSet::new(),
             deadline: now,
             now,
+            loads,
+            meter: channels.is_full.then(|| LoadMeter::new(0)),
         }
     }
 
@@ -203,6 +211,16 @@ impl Host {
     /// The connections of all channels.
     fn flows(&self) -> Vec<FlowId> {
         (1..SLOTS).filter_map(|slot| self.own.memory.area.flow_of(slot)).collect()
+    }
+
+    /// The host dies and starts anew: its programs are gone, and its service knows nothing of the time before but what is to come.
+    pub fn restart(&mut self, number: usize, channels: Channels, seed: &mut Seed) {
+        let fresh = Self::new(number, channels, seed, self.now);
+        let before = std::mem::replace(self, fresh);
+        (self.expected, self.refused, self.outcomes) = (before.expected, before.refused, before.outcomes);
+        for slot in before.programs.keys() {
+            self.outcomes.insert(before.ports[slot], Outcome::Reset);
+        }
     }
 
     /// Kills the connection of one channel by a RST to both ends. False: there is none.
@@ -241,6 +259,7 @@ impl Host {
     /// Runs core, slow path and engine until nothing more happens at `now`.
     pub fn run(&mut self, now: Instant) {
         self.now = now;
+        self.meter.iter_mut().for_each(|meter| _ = meter.begin(now, 0, &self.loads));
         for _ in 0..ROUNDS_MAX {
             if !self.round(now) {
                 return;
@@ -283,6 +302,11 @@ impl Host {
     /// When `run` is due, even if nothing comes.
     pub fn next_deadline(&self) -> Instant {
         self.deadline.min(self.slow.next_deadline()).min(self.engine.deadline())
+    }
+
+    /// The service ends: first what programs still have, then the rest.
+    pub fn shut(&mut self, rest: bool) {
+        self.say(if rest { Say::ShutRest } else { Say::Shut });
     }
 
     fn say(&mut self, say: Say) {
@@ -360,7 +384,7 @@ impl Host {
                 }
             }
             Told::Unserved { .. } => panic!("every program requires channels"),
-            Told::Speaks(_) | Told::Over(_) => {}
+            Told::Speaks(_) | Told::Over(_) | Told::Rejected(_) => {}
             Told::Violation(_, what) => panic!("a program broke the rules: {what}"),
             Told::MemoryShort { .. } => panic!("the regions are large enough"),
         }

@@ -25,7 +25,7 @@ fn pattern(key: u64, from: u64, len: usize) -> Vec<u8> {
 }
 
 /// What one end of a connection does.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Plan {
     /// Names the stream that this end writes.
     pub key: u64,
@@ -37,6 +37,10 @@ pub struct Plan {
     pub reads: u64,
     /// Resets the connection when it has read so many bytes.
     pub aborts_at: Option<u64>,
+    /// Closes the connection as soon as it has written everything.
+    pub leaves: bool,
+    /// Reads nothing.
+    pub stops: bool,
 }
 
 /// How an end's connection went.
@@ -88,8 +92,11 @@ impl Program {
         if flags & OPEN == 0 {
             return false;
         }
-        let (wrote, read) =
-            (seed.chance(800_000) && self.write(seed), seed.chance(800_000) && self.read(seed));
+        let wrote = seed.chance(800_000) && self.write(seed);
+        let read = !self.plan.stops && seed.chance(800_000) && self.read(seed);
+        if self.plan.leaves && self.is_finished {
+            return self.leave(Outcome::Whole);
+        }
         if self.plan.aborts_at.is_some_and(|at| self.read >= at) {
             return self.leave(Outcome::Reset);
         }
