@@ -159,3 +159,70 @@ fn a_flood_of_mistakes_is_bounded() {
     assert_eq!(bench.notices().len(), ccp::NOTICES_MAX);
     assert!(bench.endpoint.counters().notices_lost > 9_000);
 }
+
+/// A message of an agent about the same program and flow.
+#[derive(Clone, Copy, Debug)]
+enum Says {
+    Install,
+    Change,
+    Update,
+}
+
+/// Five messages in each of their 120 orders, two of them repeated: a program is in force once it is installed and then chosen, and fields change
+/// only from then on.
+#[test]
+fn messages_out_of_order_and_repeated_do_nothing_before_their_time() {
+    const ALL: [Says; 5] = [Says::Install, Says::Change, Says::Update, Says::Install, Says::Change];
+    let orders = (0..5_usize.pow(5)).map(|n| [0, 1, 2, 3, 4].map(|digit| n / 5_usize.pow(digit) % 5));
+    let orders = orders.filter(|order| (0..5).all(|i| order.contains(&i)));
+    let mut tried = 0;
+    for order in orders {
+        let mut bench = Bench::with_agent();
+        bench.open(1);
+        let flow = bench.created(AGENT, 1);
+        let (mut is_installed, mut is_running, mut refused) = (false, false, 0);
+        for says in order.map(|i| ALL[i]) {
+            let (datagram, is_taken) = match says {
+                Says::Install => (install(2), false),
+                Says::Change => (change(flow, 2, &[]), is_installed),
+                Says::Update => (update(flow, &[cwnd(9000)]), is_running),
+            };
+            bench.say(AGENT, 0, &datagram);
+            let commands = bench.commands();
+            match (says, commands.as_slice()) {
+                (Says::Install, []) => is_installed = true,
+                (Says::Change, [Command::Program { number: 2, .. }]) if is_taken => is_running = true,
+                (Says::Update, [Command::Change { .. }]) if is_taken => {}
+                (_, []) if !is_taken => refused += 1,
+                _ => panic!("{says:?} in {order:?}: {commands:?}"),
+            }
+        }
+        let counters = bench.endpoint.counters();
+        assert_eq!((counters.unknown_programs, counters.installs), (refused, 3), "{order:?}");
+        tried += 1;
+    }
+    assert_eq!(tried, 120);
+}
+
+/// A slot's next connection within a millisecond, while the agent's answer for the last one is under way.
+#[test]
+fn an_answer_about_a_flow_that_is_over_is_never_taken_for_the_next_ones() {
+    let mut bench = Bench::with_agent();
+    let mut last = bench.running(1, RTT);
+    for id in 2..=1_000 {
+        bench.endpoint.close(FlowId(id - 1));
+        bench.open(id);
+        bench.say(AGENT, 0, &update(last, &[cwnd(9000)]));
+        bench.say(AGENT, 0, &change(last, 1, &[]));
+        assert!(bench.commands().is_empty());
+        let read = bench.read(AGENT);
+        let [Read::End { flow: ended }, Read::Create { flow, id: shown, .. }] = read.as_slice() else {
+            panic!("{read:?}")
+        };
+        assert_eq!((*ended, *shown), (last, id));
+        bench.say(AGENT, 0, &change(*flow, 1, &[]));
+        assert!(matches!(bench.commands().as_slice(), [Command::Program { number: 1, .. }]));
+        last = *flow;
+    }
+    assert_eq!(bench.endpoint.counters().unknown_flows, 2 * 999);
+}

@@ -228,3 +228,57 @@ fn a_handler_that_sleeps_keeps_its_flows_while_its_socket_has_room() {
     assert!(asleep.iter().chain(&awake).all(is_counted), "{asleep:?} {awake:?}");
     assert_eq!(count(&events, |what| matches!(what, What::Closed { .. } | What::Opened { .. })), 0);
 }
+
+/// Window and rate from one extreme to the other at each report.
+struct Flips;
+
+struct FlipsFlow {
+    datapath: Datapath,
+    reports: usize,
+}
+
+impl Algorithm for Flips {
+    fn name(&self) -> &str {
+        "flips"
+    }
+
+    fn programs(&self) -> Vec<(String, String)> {
+        vec![("tells".to_owned(), EACH_ROUND_TRIP.to_owned())]
+    }
+
+    fn new_flow(&mut self, datapath: Datapath, _info: &FlowInfo) -> Result<Box<dyn Flow>, Failure> {
+        datapath.set_program("tells", &[])?;
+        Ok(Box::new(FlipsFlow { datapath, reports: 0 }))
+    }
+}
+
+impl Flow for FlipsFlow {
+    fn on_report(&mut self, _report: &Report) -> Outcome {
+        const EXTREMES: [u64; 3] = [0, 1, u64::MAX];
+        let (window, rate) = (EXTREMES[self.reports % 3], EXTREMES[self.reports / 3 % 3]);
+        self.reports += 1;
+        self.datapath.update(&[("Cwnd", window), ("Rate", rate)])?;
+        Ok(())
+    }
+}
+
+#[test]
+fn extremes_at_every_report_stop_no_flow() {
+    let maker = AgentMaker::new(|| {
+        let mut agent = Agent::new();
+        agent.add(Flips).unwrap();
+        agent
+    });
+    let mut link = LinkConfig::rated(10_000_000, Duration::from_ms(5));
+    link.queue_packets = Some(50);
+    let mut fabric = flows_of(AgentSetting::new(STALENESS, Mind::Agent(maker)), &link);
+    let mut before = vec![0; 3];
+    for seconds in 1..=6 {
+        fabric.network.run_until(BEGIN.plus(Duration::from_secs(10 * seconds)));
+        let now: Vec<u64> = fabric.network.tally.messages().iter().map(|m| m.received).collect();
+        assert!(now.iter().zip(&before).all(|(now, before)| now > before), "{before:?} and then {now:?}");
+        before = now;
+    }
+    let failed = events_of(&mut fabric).into_iter().filter(|e| matches!(e.what, What::Failed { .. }));
+    assert_eq!(failed.count(), 0);
+}
