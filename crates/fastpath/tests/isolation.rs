@@ -395,3 +395,30 @@ fn a_request_of_a_bulk_flow_goes_before_others_if_it_asks_for_that_and_no_reques
         assert_eq!(all.goes_ahead(BULK), goes_ahead, "{traffic}");
     }
 }
+
+/// An application that asks to go before others, and writes a request of 16 KiB again as soon as the last one has left, takes nothing from the
+/// turns of another one that moves many bytes.
+#[test]
+fn requests_without_end_leave_the_backlog_its_turns() {
+    let mut all = crowd(&[0, 0, 1]);
+    all.open_wide();
+    all.host.keeper.lock(all.flows[2].id).parts().tx.traffic = class::EXPRESS;
+    let before: Vec<u64> = (0..3).map(|flow| all.sent(flow)).collect();
+    for _ in 0..2_000 {
+        for flow in 0..2 {
+            if all.flows[flow].sock.tx.head < all.sent(flow) + (512 << 10) {
+                all.write(flow, &[8; 512 << 10]);
+            }
+        }
+        if all.flows[2].sock.tx.head == all.sent(2) {
+            all.write(2, &[9; 16 << 10]);
+        }
+        all.poll();
+        all.peer.take();
+        all.acknowledge();
+    }
+    let sent: Vec<u64> = (0..3).map(|flow| all.sent(flow) - before[flow]).collect();
+    assert!(sent[2] > 2_000 * (8 << 10), "requests go on: {sent:?}");
+    assert!(sent[0] + sent[1] >= sent[2], "{sent:?}");
+    assert!(sent[0].abs_diff(sent[1]) < sent[0] / 4, "{sent:?}");
+}
