@@ -76,14 +76,16 @@ impl Scaling {
 /// [`TICKS_TO_CALM`] ticks. So it says little, and the opener does not grow between two losses.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Congestion {
+    /// Ticks in a row without congestion.
     calm: u32,
+    /// What was answered last.
     is: bool,
 }
 
 impl Congestion {
     /// Whether the network is the limit after a tick with that share of congested channels, per thousand.
     pub fn look(&mut self, congested: u32) -> bool {
-        self.calm = if congested >= CONGESTED { 0 } else { self.calm + 1 };
+        self.calm = if congested >= CONGESTED { 0 } else { self.calm.saturating_add(1) };
         self.is = self.calm == 0 || (self.is && self.calm < TICKS_TO_CALM);
         self.is
     }

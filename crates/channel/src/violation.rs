@@ -161,7 +161,9 @@ impl core::fmt::Display for Rejection {
             Self::Refused(refusal) => write!(f, "refused: {refusal}"),
             Self::ByPeer(refusal) => write!(f, "refused by the peer: {refusal}"),
             Self::Violation(violation) => write!(f, "the peer broke the rules: {violation}"),
-            Self::GivenUp => f.write_str("the peer has not ended its handshake within 5 s"),
+            Self::GivenUp => {
+                f.write_str("the peer has ended the channel, or has not ended its handshake within 5 s")
+            }
             Self::Crowd => f.write_str("too many handshakes at once"),
         }
     }

@@ -50,6 +50,8 @@ const SLOTS: u32 = 4_096;
 const PRESENT: u64 = 4 << 20;
 /// Sockets of peers that wait at a listener beyond its backlog.
 const WAITING_MAX: usize = 128;
+/// Time for the engine to answer a question.
+const ANSWER_TIME: Duration = Duration::from_millis(100);
 /// Longest time that the end of the service waits for bytes of closed sockets, and for its peers.
 const SHUT_TIME: Duration = Duration::from_millis(500);
 /// Longest time that it then waits for the answers to the last resets.
@@ -308,7 +310,8 @@ impl Registry {
             Told::Over(over) => self.session_over(over),
             Told::Rejected(Rejected { peer, why }) => {
                 let now = self.now;
-                let line = self.channels.as_mut().and_then(|channels| channels.log.line(now, peer, why));
+                let what = format!("a channel did not come through its handshake: {why}");
+                let line = self.channels.as_mut().and_then(|channels| channels.log.line(now, peer, what));
                 line.into_iter().for_each(|line| tracing::info!(%peer, "{line}"));
             }
             Told::Violation(region, violation) => {
@@ -323,13 +326,11 @@ impl Registry {
     fn session_over(&mut self, Over { session, peer, why }: Over) {
         let now = self.now;
         let Some(channels) = &mut self.channels else { return };
-        let is_news = channels.peers.standing(now, peer) != Standing::Silent(why);
         channels.peers.over(now, peer, why);
         channels.counted.over += 1;
-        // A peer that fails again and again is named once a minute.
-        if is_news {
-            tracing::info!(%peer, session = format!("{:032x}", session.0), "a session of channels is over: {why}");
-        }
+        let line = channels.log.line(now, peer, format!("a session of channels is over: {why}"));
+        line.into_iter()
+            .for_each(|line| tracing::info!(%peer, session = format!("{:032x}", session.0), "{line}"));
     }
 
     /// A peer opens a socket. `None`: no listener takes it.
@@ -452,7 +453,7 @@ impl Registry {
         self.channels.as_ref()?;
         let (ask, answer) = channel();
         self.say_at_once(Say::Report(ask));
-        answer.recv_timeout(Duration::from_millis(100)).ok()
+        answer.recv_timeout(ANSWER_TIME).ok()
     }
 
     /// That region ends: its index is about to be another's. What its programs have written is sent by the engine, which has its memory.
@@ -470,7 +471,8 @@ impl Registry {
     }
 
     /// At the service's end: resets the virtual sockets that programs still have, lets those that programs have closed send what is under way,
-    /// for a short time, and resets the rest. Then waits until the peers know.
+    /// for a short time, and resets the rest. Then waits until the peers know. The slow path stands still meanwhile: tail loss probes are all
+    /// that repairs losses.
     pub fn shut_channels(&self) {
         if self.channels.is_none() {
             return;
@@ -478,9 +480,15 @@ impl Registry {
         for (say, most) in [(Say::Shut, SHUT_TIME), (Say::ShutRest, REST_TIME)] {
             self.say_at_once(say);
             let (mut left, pause) = (most, Duration::from_millis(5));
-            while !left.is_zero() && self.channels_seen().is_some_and(|seen| seen.census.sockets > 0) {
+            while !left.is_zero() {
+                let seen = self.channels_seen();
+                if seen.as_ref().is_some_and(|seen| seen.census.sockets == 0) {
+                    break;
+                }
                 std::thread::sleep(pause);
-                left = left.saturating_sub(pause);
+                // A core that does not answer in time may have sockets yet.
+                let took = if seen.is_none() { ANSWER_TIME } else { Duration::ZERO };
+                left = left.saturating_sub(pause + took);
             }
         }
     }

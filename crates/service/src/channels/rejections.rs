@@ -1,10 +1,10 @@
-//! Which of the channels that are refused in their handshake get a line in the log. Reads no clock and writes nothing.
+//! Which channels that do not come through their handshake, and which sessions that end, get a line in the log: a peer can cause as many of
+//! them as it likes. Reads no clock and writes nothing.
 
-use channel::violation::Rejection;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Time for which a peer is not named again for the same reason.
+/// Within one such period, the same for all peers, a peer is named once for each reason.
 const PERIOD: Duration = Duration::from_secs(60);
 /// Most lines about one peer in that time: each reason once, and some violations that differ in their numbers.
 const OF_PEER_MAX: usize = 16;
@@ -15,14 +15,14 @@ const LINES_MAX: usize = 128;
 #[derive(Debug, Default)]
 pub struct Rejections {
     since: Option<Instant>,
-    named: Vec<(IpAddr, Rejection)>,
-    /// Channels without a line of their own.
+    named: Vec<(IpAddr, String)>,
+    /// Channels and sessions without a line of their own.
     unnamed: u64,
 }
 
 impl Rejections {
-    /// The line for the log about that channel; `None`: the log has enough about it. The counters have every channel.
-    pub fn line(&mut self, now: Instant, peer: IpAddr, why: Rejection) -> Option<String> {
+    /// The line for the log that says `what` of the peer; `None`: the log has enough of it. The counters have all.
+    pub fn line(&mut self, now: Instant, peer: IpAddr, what: String) -> Option<String> {
         let mut more = String::new();
         if self.since.is_none_or(|since| now.saturating_duration_since(since) >= PERIOD) {
             if self.unnamed > 0 {
@@ -31,42 +31,38 @@ impl Rejections {
             *self = Self { since: Some(now), ..Self::default() };
         }
         let of_peer = self.named.iter().filter(|(named, _)| *named == peer).count();
-        let is_named = self.named.contains(&(peer, why));
+        let is_named = self.named.iter().any(|named| (named.0, &named.1) == (peer, &what));
         if is_named || of_peer >= OF_PEER_MAX || self.named.len() >= LINES_MAX {
             self.unnamed += 1;
             return None;
         }
-        self.named.push((peer, why));
-        Some(format!("a channel did not come through its handshake: {why}{more}"))
+        let line = format!("{what}{more}");
+        self.named.push((peer, what));
+        Some(line)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use channel::violation::{Refusal, Violation};
-
     const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
-    const WRONG: Rejection = Rejection::Refused(Refusal::Secret);
-
     #[test]
     fn a_reason_is_named_once_a_minute_for_each_peer() {
         let (start, mut log) = (Instant::now(), Rejections::default());
-        assert!(log.line(start, PEER, WRONG).is_some_and(|line| line.contains("secret")));
-        assert_eq!(log.line(start + PERIOD / 2, PEER, WRONG), None);
-        assert!(log.line(start, PEER, Rejection::GivenUp).is_some());
-        assert!(log.line(start, IpAddr::from([10, 0, 0, 3]), WRONG).is_some());
-        let later = log.line(start + PERIOD, PEER, WRONG);
+        let mut line = |now, peer, why: &str| log.line(now, peer, why.to_owned());
+        assert_eq!(line(start, PEER, "wrong secret").as_deref(), Some("wrong secret"));
+        assert_eq!(line(start + PERIOD / 2, PEER, "wrong secret"), None);
+        assert!(line(start, PEER, "given up").is_some());
+        assert!(line(start, IpAddr::from([10, 0, 0, 3]), "wrong secret").is_some());
+        let later = line(start + PERIOD, PEER, "wrong secret");
         assert!(later.is_some_and(|line| line.contains("and 1 more before")));
     }
 
     #[test]
     fn a_peer_with_ever_new_faults_leaves_lines_to_the_others() {
         let (start, mut log) = (Instant::now(), Rejections::default());
-        let mut lines = |peer: IpAddr| {
-            let faults = (0..=255).map(|kind| Rejection::Violation(Violation::Type(kind)));
-            faults.filter_map(|why| log.line(start, peer, why)).count()
-        };
+        let mut lines =
+            |peer: IpAddr| (0..256).filter_map(|kind| log.line(start, peer, format!("type {kind}"))).count();
         assert_eq!(lines(PEER), OF_PEER_MAX);
         assert_eq!(lines(IpAddr::from([10, 0, 0, 3])), OF_PEER_MAX);
         let others: usize = (0..=255).map(|last| lines(IpAddr::from([10, 1, 0, last]))).sum();

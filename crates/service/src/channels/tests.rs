@@ -268,7 +268,7 @@ fn every_byte_arrives_in_order_whatever_dies() {
 /// nothing is left.
 #[test]
 fn what_ends_sessions_ends_every_socket_and_leaves_nothing() {
-    let (first, count) = (number("SEED", 1), number("SEEDS", 40) / 2);
+    let (first, count) = (number("SEED", 1), number("SEEDS", 40).div_ceil(2));
     let (mut whole, mut reset) = (0, 0);
     for seed in first..first + count {
         let mut world = World::new(seed, 1 + (seed % 4) as usize);
