@@ -226,3 +226,19 @@ fn an_answer_about_a_flow_that_is_over_is_never_taken_for_the_next_ones() {
     }
     assert_eq!(bench.endpoint.counters().unknown_flows, 2 * 999);
 }
+
+/// One agent at two datapaths: what it says to one of them about a flow of the other is counted there, and changes nothing.
+#[test]
+fn a_flow_of_another_datapath_is_unknown() {
+    let (mut one, mut other) = (Bench::with_agent(), Bench::with_agent());
+    one.running(1, RTT);
+    let flow = one.running(2, RTT);
+    other.running(1, RTT);
+    for datagram in [update(flow, &[cwnd(9000)]), change(flow, 1, &[cwnd(9000)])] {
+        other.say(AGENT, 0, &datagram);
+    }
+    assert!(other.commands().is_empty());
+    assert_eq!(other.endpoint.counters().unknown_flows, 2);
+    one.say(AGENT, 0, &update(flow, &[cwnd(9000)]));
+    assert!(matches!(one.commands().as_slice(), [Command::Change { .. }]));
+}
