@@ -1,10 +1,12 @@
 //! The measurement `channels`: what two services gain by carrying many sockets over few connections, over veth: 64-byte RPCs and one bulk
-//! stream by channel, by plain TCP between the same two services, and between two kernels, a reader that has stopped beside others, and one stream
-//! over two channels that lie on two cores.
+//! stream by channel, by plain TCP between the same two services, and between two kernels, a reader that has stopped beside others, small requests
+//! beside bulk flows, and one stream over two channels that lie on two cores.
 
 use crate::bars::{self, Bar, Limit, Measure};
 use crate::client::{self, Load, Measured};
-use crate::isolation::turn::{Requests, ask};
+use crate::isolation::flows::{Bulk, Direction};
+use crate::isolation::turn::{self, Requests, ask};
+use crate::isolation::{self, Case};
 use crate::launch::{Port, Service};
 use crate::redis::local::limit_cores;
 use crate::samples::Samples;
@@ -31,6 +33,9 @@ const KERNELS: &str = "kernel-veth";
 /// Our own rate without the stopped reader, named like a system in ratios.
 const ALONE: &str = "channel-alone";
 
+/// Our own requests without bulk flows, named like a system in ratios.
+const LONE: &str = "channel-lone";
+
 /// One stream over one channel, and over two, between services with two cores each.
 const ONE: &str = "1-channel";
 const TWO: &str = "2-channels";
@@ -38,7 +43,10 @@ const TWO: &str = "2-channels";
 const RPC: &str = "channels/rpc/64B/n64";
 const BULK: &str = "channels/bulk";
 const STOPPED: &str = "channels/stopped/64B/n4095";
+const BESIDE: &str = "channels/rpc/64B/n1/flows8";
 const CORES: &str = "channels/bulk/2-cores";
+/// iperf3 moves many bytes, and the requests wait for short answers: a lane of channels for each.
+const RULES: &str = "10.78.0.0/24:5201=throughput,10.78.0.0/24=latency";
 /// CHANNELS 2.4, and Figure 7a of the paper for bulk: a stream keeps 0.93 of the bits of a processor-second there.
 const BARS: &[Bar] = &[
     Bar { cases: RPC, metric: "rate", measure: Measure::Over(PLAIN), limit: Limit::Least(2.5) },
@@ -50,6 +58,7 @@ const BARS: &[Bar] = &[
         limit: Limit::Most(1.0 / 0.9),
     },
     Bar { cases: STOPPED, metric: "rate", measure: Measure::Over(ALONE), limit: Limit::Least(0.95) },
+    Bar { cases: BESIDE, metric: "p99", measure: Measure::Over(LONE), limit: Limit::Most(2.0) },
 ];
 /// CHANNELS 2.4: two channels on two cores cost no more for each byte than one. How much more they carry is for a machine with a free processor
 /// for each of the four cores.
@@ -89,6 +98,9 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
         for host in stage.with_two_cores() {
             turn(&format!("{CORES}, {}", host.name), bulk(&host, CORES, options.seconds(), &mut samples));
         }
+        for host in stage.with_lanes() {
+            turn(&format!("{BESIDE}, {}", host.name), beside(&host, options.seconds(), &mut samples));
+        }
         let [channel, ..] = stage.hosts();
         turn(STOPPED, stopped(&channel, options.seconds(), &mut samples));
     }
@@ -102,6 +114,10 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
          without it (channel-alone)",
     );
     report.note(
+        "flows8: one connection with requests 200 us apart, beside iperf3 -P 8 into the server and alone; channel: a lane for each of the two classes by \
+         --channel-rules; channel-lone: the same without bulk flows",
+    );
+    report.note(
         "rpc, bulk, stopped: one channel for each session, as both services have one core; copies by further threads are not there",
     );
     report.note(
@@ -109,7 +125,8 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
          fewer free processors than cores can measure, rate is not",
     );
     report.rows = samples.rows();
-    report.ratios = samples.ratios(CHANNEL, &[PLAIN, KERNELS, ALONE]);
+    report.rows.retain(|row| row.system != LONE);
+    report.ratios = samples.ratios(CHANNEL, &[PLAIN, KERNELS, ALONE, LONE]);
     report.ratios.extend(samples.ratios(TWO, &[ONE]));
     bars::judge(&mut report, CHANNEL, BARS);
     bars::judge(&mut report, TWO, CORES_BARS);
@@ -144,6 +161,19 @@ fn stopped(host: &Host<'_>, seconds: f64, samples: &mut Samples) -> anyhow::Resu
     let full = Requests::connect(host, 1)?;
     ask(&full.client, &Ask::Fill)?;
     load(host, MANY, seconds)?.add_rate(STOPPED, host.name, samples);
+    Ok(())
+}
+
+/// Small requests on one connection alone, then beside bulk flows between the same hosts.
+fn beside(host: &Host<'_>, seconds: f64, samples: &mut Samples) -> anyhow::Result<()> {
+    let alone = turn::measure(host, Case::new(64, 1, None), seconds)?;
+    isolation::add(samples, &format!("{BESIDE}/alone"), host.name, &alone);
+    let bulk = Bulk { flows: 8, direction: Direction::In };
+    let outcome = turn::measure(host, Case::new(64, 1, Some(bulk)), seconds)?;
+    isolation::add(samples, BESIDE, host.name, &outcome);
+    if host.name == CHANNEL {
+        samples.add(BESIDE, LONE, "p99", "us", alone.latencies.p99_us);
+    }
     Ok(())
 }
 
@@ -192,6 +222,7 @@ impl Pair {
 /// Services, namespaces and links that all runs use.
 struct Stage {
     usual: Pair,
+    lanes: Pair,
     one: Pair,
     two: Pair,
     kernels: Link,
@@ -202,6 +233,7 @@ impl Stage {
         let on_two_cores = |count| Pair::start(options, &["--cores", "2", "--channel-count", count]);
         Ok(Self {
             usual: Pair::start(options, &[])?,
+            lanes: Pair::start(options, &["--channel-rules", RULES])?,
             one: on_two_cores("1")?,
             two: on_two_cores("2")?,
             kernels: Link::new(Kind::Veth)?,
@@ -217,13 +249,19 @@ impl Stage {
         ]
     }
 
+    /// The same systems, with a lane of channels for each class.
+    fn with_lanes(&self) -> [Host<'_>; 3] {
+        let [_, _, kernels] = self.hosts();
+        [self.lanes.through(CHANNEL, "require"), self.lanes.through(PLAIN, "never"), kernels]
+    }
+
     /// One channel and two, between services with two cores.
     fn with_two_cores(&self) -> [Host<'_>; 2] {
         [self.one.through(ONE, "require"), self.two.through(TWO, "require")]
     }
 
     fn stop(self) {
-        for Pair { services, link } in [self.usual, self.one, self.two] {
+        for Pair { services, link } in [self.usual, self.lanes, self.one, self.two] {
             services.into_iter().for_each(Service::stop);
             drop(link);
         }

@@ -1,7 +1,7 @@
 //! The measurement `isolation`: small requests between two machines, alone and beside bulk flows of iperf3 between the same machines. The
 //! client is a kernel, the server accelerated; the peers are two kernels over the same kind of link.
 
-mod flows;
+pub mod flows;
 pub mod pings;
 pub mod turn;
 
@@ -126,6 +126,11 @@ pub struct Case {
 }
 
 impl Case {
+    /// Requests of so many bytes on so many connections, and the bulk flows beside them.
+    pub const fn new(bytes: u32, connections: u32, bulk: Option<Bulk>) -> Self {
+        Self { bytes, connections, bulk }
+    }
+
     /// The name of the case in the tables.
     fn path(self, link: &str) -> String {
         let beside = match self.bulk {
@@ -139,7 +144,7 @@ impl Case {
 impl Shape {
     /// The cases of the shape; the first is the one without bulk flows.
     fn cases(&self) -> Vec<Case> {
-        let of = |bulk| Case { bytes: self.bytes, connections: self.connections, bulk };
+        let of = |bulk| Case::new(self.bytes, self.connections, bulk);
         let beside = self
             .flows
             .iter()
@@ -172,7 +177,8 @@ fn round(cases: &[Case], link: &str, hosts: &[Host<'_>], seconds: f64, samples: 
     failures
 }
 
-fn add(samples: &mut Samples, path: &str, system: &str, outcome: &Outcome) {
+/// Adds what one run has measured: round trips, and what the bulk flows carried.
+pub fn add(samples: &mut Samples, path: &str, system: &str, outcome: &Outcome) {
     let latencies = outcome.latencies;
     for (metric, us) in [("p50", latencies.p50_us), ("p99", latencies.p99_us), ("p99.9", latencies.p999_us)] {
         samples.add(path, system, metric, "us", outcome.sample(us));
