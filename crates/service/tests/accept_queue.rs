@@ -1,21 +1,12 @@
 //! One accept queue for all processes that hold a listening socket: each connection is accepted once, whichever of them leaves or dies.
 
 use crate::common::{App, Conn, Daemon, listener};
-use control::{AcceptRecord, Parent, Push, Reply, Request, SocketOptions, Unlisten};
+use control::{AcceptRecord, Push, Reply, Request, SocketOptions, Unlisten};
 use service::{Options, Sharing};
 use shm::half_flags::{ACCEPTED, OPEN, RESET};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-/// A forked child of `parent`, which has the parent's queue.
-fn child(daemon: &Daemon, parent: &App, queue: u32, holder: u8) -> App {
-    parent.region.header().holders_taken.fetch_or(1 << holder, Ordering::SeqCst);
-    let place = Parent { application: parent.welcome.application, secret: parent.welcome.secret, holder };
-    let mut app = App::with(daemon, Some(place), u32::from(holder));
-    app.inherit(parent, queue);
-    app
-}
 
 /// A process that listens, and that is about to fork.
 fn server(daemon: &Daemon, backlog: u32) -> (App, u32, TcpListener, SocketAddr) {
@@ -47,7 +38,7 @@ fn converse(server: &mut App, here: &mut Conn, client: &mut App, there: &mut Con
 fn a_forked_child_accepts_from_its_parents_queue_each_connection_once() {
     let daemon = Daemon::start(Options::default());
     let (mut parent, queue, _socket, address) = server(&daemon, 64);
-    let mut child = child(&daemon, &parent, queue, 1);
+    let mut child = parent.child(&daemon, queue, 1);
     let mut client = App::new(&daemon);
     let mut theirs: Vec<Conn> = (0..40).map(|_| client.connect(address)).collect();
     let mut ours = Vec::new();
@@ -70,7 +61,7 @@ fn two_processes_that_accept_at_the_same_time_share_the_connections() {
     const ALL: usize = 300;
     let daemon = Daemon::start(Options::default());
     let (parent, queue, _socket, address) = server(&daemon, 64);
-    let child = child(&daemon, &parent, queue, 1);
+    let child = parent.child(&daemon, queue, 1);
     let accepted = std::sync::atomic::AtomicUsize::new(0);
     let accept = |mut app: App| {
         let mut slots = Vec::new();
@@ -117,7 +108,7 @@ fn two_processes_that_accept_at_the_same_time_share_the_connections() {
 fn a_process_that_sleeps_is_woken_and_of_exclusive_sleepers_one() {
     let daemon = Daemon::start(Options::default());
     let (mut parent, queue, _socket, address) = server(&daemon, 8);
-    let mut child = child(&daemon, &parent, queue, 1);
+    let mut child = parent.child(&daemon, queue, 1);
     for app in [&mut parent, &mut child] {
         app.leave_rest(queue);
         app.is_exclusive = true;
@@ -155,7 +146,7 @@ enum At {
 fn die_while_accepting(at: At, sharing: Sharing) {
     let daemon = Daemon::start(Options { sharing: Some(sharing), ..Options::default() });
     let (mut parent, queue, _socket, address) = server(&daemon, 8);
-    let child = child(&daemon, &parent, queue, 1);
+    let child = parent.child(&daemon, queue, 1);
     let mut client = App::new(&daemon);
     let mut theirs: Vec<Conn> = (0..2).map(|_| client.connect(address)).collect();
     while parent.sleep(Duration::from_millis(1)) {}
@@ -202,7 +193,7 @@ fn what_a_process_was_accepting_when_it_was_killed_another_process_accepts() {
 fn what_a_dead_process_had_accepted_is_closed_and_not_accepted_again() {
     let daemon = Daemon::start(Options::default());
     let (mut parent, queue, _socket, address) = server(&daemon, 8);
-    let mut child = child(&daemon, &parent, queue, 1);
+    let mut child = parent.child(&daemon, queue, 1);
     let mut client = App::new(&daemon);
     let there = client.connect(address);
     let grant = child.claim(queue).unwrap();
@@ -220,8 +211,8 @@ fn goes_on(dies: bool) {
     let daemon = Daemon::start(Options::default());
     // One more than the backlog is let in; the others wait.
     let (mut parent, queue, _socket, address) = server(&daemon, 1);
-    let mut old = child(&daemon, &parent, queue, 1);
-    let mut new = child(&daemon, &parent, queue, 2);
+    let mut old = parent.child(&daemon, queue, 1);
+    let mut new = parent.child(&daemon, queue, 2);
     assert_eq!(parent.unlisten(queue, Unlisten::Closed), Reply::Done);
     let mut client = App::new(&daemon);
     let mut served = client.connect(address);
@@ -284,10 +275,10 @@ fn what_a_dead_worker_has_not_accepted_is_another_ones() {
 fn what_waits_when_the_last_process_has_gone_is_reset_with_the_socket() {
     let daemon = Daemon::start(Options::default());
     let (parent, queue, socket, address) = server(&daemon, 8);
-    let mut first = child(&daemon, &parent, queue, 1);
+    let mut first = parent.child(&daemon, queue, 1);
     let mut client = App::new(&daemon);
     let conn = client.connect(address);
-    let mut second = child(&daemon, &parent, queue, 2);
+    let mut second = parent.child(&daemon, queue, 2);
     first.unlisten(queue, Unlisten::GivenUp);
     second.unlisten(queue, Unlisten::GivenUp);
     assert_eq!(client.peer_flags(&conn) & RESET, 0, "the server itself listens");
@@ -306,8 +297,8 @@ fn a_child_stops_a_listener_for_all() {
     let daemon = Daemon::start(Options::default());
     let (mut parent, queue, _socket, address) = server(&daemon, 8);
     let mut client = App::new(&daemon);
-    let mut child_ = child(&daemon, &parent, queue, 1);
-    let mut sibling = child(&daemon, &parent, queue, 2);
+    let mut child_ = parent.child(&daemon, queue, 1);
+    let mut sibling = parent.child(&daemon, queue, 2);
     let conns: Vec<Conn> = (0..4).map(|_| client.connect(address)).collect();
     while parent.sleep(Duration::from_millis(1)) {}
     parent.stay_awake();
@@ -333,7 +324,7 @@ fn a_child_stops_a_listener_for_all() {
 fn what_waits_for_its_first_bytes_comes_to_whichever_worker_accepts() {
     let daemon = Daemon::start(Options::default());
     let (mut parent, queue, _socket, address) = server(&daemon, 8);
-    let mut child = child(&daemon, &parent, queue, 1);
+    let mut child = parent.child(&daemon, queue, 1);
     let options = SocketOptions { defer_accept: 20, ..SocketOptions::default() };
     child.say(Request::SetOptions { region: queue, slot: 0, options });
     child.ask(Request::Region { region: 1 << 20 });

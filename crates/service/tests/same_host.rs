@@ -207,10 +207,7 @@ fn a_forked_child_keeps_the_listener_that_its_parent_leaves() {
     let (mut parent, mut client) = (App::new(&daemon), App::new(&daemon));
     let (socket, address) = listener();
     let queue = parent.listen(&socket, 8);
-    let place = Parent { application: parent.welcome.application, secret: parent.welcome.secret, holder: 1 };
-    parent.region.header().holders_taken.fetch_or(0b11, Ordering::SeqCst);
-    let mut child = App::with(&daemon, Some(place), 1);
-    child.inherit(&parent, queue);
+    let mut child = parent.child(&daemon, queue, 1);
     let _first = client.connect(address);
     assert_eq!(parent.accept_wait(queue).1.local, address);
     let _next = client.connect(address);
@@ -236,10 +233,7 @@ fn a_parent_that_accepts_nothing_is_told_nothing_of_its_childs_clients() {
     let mut parent = App::new(&daemon);
     let (socket, address) = listener();
     let queue = parent.listen(&socket, 8);
-    let place = Parent { application: parent.welcome.application, secret: parent.welcome.secret, holder: 1 };
-    parent.region.header().holders_taken.fetch_or(0b11, Ordering::SeqCst);
-    let mut child = App::with(&daemon, Some(place), 1);
-    child.inherit(&parent, queue);
+    let mut child = parent.child(&daemon, queue, 1);
     let mut client = App::new(&daemon);
     let _theirs = client.connect(address);
     let (ours, _) = child.accept_wait(queue);

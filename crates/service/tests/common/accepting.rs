@@ -1,7 +1,7 @@
 //! What the small application does with accept queues: it accepts, sleeps there, and connects directly.
 
-use crate::common::{App, Conn};
-use control::{AcceptRecord, Grant, Lent, Reply, Request, Unlisten};
+use crate::common::{App, Conn, Daemon};
+use control::{AcceptRecord, Grant, Lent, Parent, Reply, Request, Unlisten};
 use queue::accept::{Accepting, Sleeper};
 use queue::stream::watch;
 use rustix::fd::{AsFd, OwnedFd};
@@ -58,6 +58,16 @@ impl App {
         let memory = AcceptQueue::open(files.each_ref().map(AsFd::as_fd)).unwrap();
         self.queues.mapped.insert(queue, memory);
         self.queues.files.insert(queue, files);
+    }
+
+    /// A forked child of this process, at that holder bit, which has this process's queue.
+    pub fn child(&self, daemon: &Daemon, queue: u32, holder: u8) -> Self {
+        let welcome = &self.welcome;
+        self.region.header().holders_taken.fetch_or(1 << welcome.holder | 1 << holder, Ordering::SeqCst);
+        let place = Parent { application: welcome.application, secret: welcome.secret, holder };
+        let mut child = Self::with(daemon, Some(place), u32::from(holder));
+        child.inherit(self, queue);
+        child
     }
 
     /// Has the queue's memory from a parent, as after `fork`.
