@@ -146,16 +146,13 @@ impl Desk {
     pub(crate) fn next_deadline(&self) -> Instant {
         let first = |mail: &Mail| mail.front().map_or(Instant::NEVER, |(at, _)| *at);
         // While the agent sleeps, what it has to do is due when it wakes.
-        let awake = |at: Instant| match self.sleep {
-            Some((from, until)) if from <= at && at < until => until,
-            _ => at,
-        };
-        let agent = awake(first(&self.reports).min(self.thinker.next_deadline()));
+        let agent = self.awake_at(first(&self.reports).min(self.thinker.next_deadline()));
         self.endpoint.next_deadline().min(agent).min(first(&self.answers))
     }
 
-    fn is_asleep(&self, now: Instant) -> bool {
-        self.sleep.is_some_and(|(from, until)| from <= now && now < until)
+    /// The first time from `at` on at which the agent is awake.
+    fn awake_at(&self, at: Instant) -> Instant {
+        self.sleep.filter(|(from, until)| *from <= at && at < *until).map_or(at, |(_, until)| until)
     }
 
     /// The reports that a scripted agent has kept.
@@ -221,7 +218,7 @@ impl Desk {
 
     /// Hands the datagrams that have arrived to the agent, and has it do what is due.
     fn think(&mut self, now: Instant) -> bool {
-        if self.is_asleep(now) {
+        if self.awake_at(now) > now {
             return false;
         }
         let mut is_any = false;
