@@ -241,18 +241,21 @@ impl Stage {
     }
 
     /// The systems: by channel, by plain TCP between the same services, and two kernels.
-    fn hosts(&self) -> [Host<'_>; 3] {
+    fn systems<'a>(&'a self, pair: &'a Pair) -> [Host<'a>; 3] {
         [
-            self.usual.through(CHANNEL, "require"),
-            self.usual.through(PLAIN, "never"),
+            pair.through(CHANNEL, "require"),
+            pair.through(PLAIN, "never"),
             Host::over_link(Kind::Veth.system(), &self.kernels),
         ]
     }
 
+    fn hosts(&self) -> [Host<'_>; 3] {
+        self.systems(&self.usual)
+    }
+
     /// The same systems, with a lane of channels for each class.
     fn with_lanes(&self) -> [Host<'_>; 3] {
-        let [_, _, kernels] = self.hosts();
-        [self.lanes.through(CHANNEL, "require"), self.lanes.through(PLAIN, "never"), kernels]
+        self.systems(&self.lanes)
     }
 
     /// One channel and two, between services with two cores.
