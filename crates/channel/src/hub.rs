@@ -261,7 +261,7 @@ impl Hub {
 
     /// The channels of a session that are past their handshake.
     pub fn channels_of(&self, id: SessionId) -> impl Iterator<Item = ChannelId> {
-        self.places.iter().filter(move |(_, place)| place.session == id.0).map(|(channel, _)| *channel)
+        self.view(id).into_iter().flat_map(Session::channels_by_address).map(|(channel, ..)| channel)
     }
 
     /// The session that a channel is in, or is made for; `None`: the peer has made it, and its handshake is not over.

@@ -40,8 +40,8 @@ pub struct Scale {
     all: HashMap<SessionId, Scaled>,
     /// Sessions that peers have opened.
     theirs: HashMap<SessionId, Congestion>,
-    /// Bytes are under way, or an opener believes that the network is full: the next tick must not wait until the engine has other work, which
-    /// it has just when a congestion window has opened.
+    /// Bytes are under way, or an opener believes that the network is full: the next tick comes after 10 ms. Otherwise the engine would look only
+    /// when an acknowledgement has just opened the congestion window.
     is_active: bool,
 }
 
@@ -73,12 +73,13 @@ impl Scale {
         let is_ours = |id: &SessionId| hub.about(*id).is_some_and(|about| about.is_opener);
         let (ids, theirs): (Vec<SessionId>, Vec<SessionId>) =
             hub.sessions().map(|(id, _)| id).partition(is_ours);
-        self.all.retain(|id, _| ids.contains(id));
+        self.all.retain(|id, _| hub.about(*id).is_some());
+        self.theirs.retain(|id, _| hub.about(*id).is_some());
         let has_bytes = |id: &SessionId| {
             hub.view(*id).is_some_and(|session| session.channels().any(|channel| channel.unconfirmed > 0))
         };
-        let is_asked = |id: &&SessionId| self.fixed.is_none() || !ids.contains(id);
-        self.is_active = ids.iter().chain(&theirs).filter(is_asked).any(has_bytes);
+        let followed = if self.fixed.is_none() { &ids[..] } else { &[] };
+        self.is_active = followed.iter().chain(&theirs).any(has_bytes);
         self.tell_openers(theirs, hub, flows);
         for id in ids {
             let addresses = hub.view(id).map_or(1, Session::addresses);
@@ -101,7 +102,6 @@ impl Scale {
 
     /// The opener decides about the channels, and sees the congestion windows of its own side alone: it is told of those of this side.
     fn tell_openers(&mut self, theirs: Vec<SessionId>, hub: &mut Hub, flows: &Flows) {
-        self.theirs.retain(|id, _| theirs.contains(id));
         for id in theirs {
             let congested = load(&self.shares, flows, hub.channels_of(id)).congested;
             let is = self.theirs.entry(id).or_default().look(congested);
