@@ -60,7 +60,7 @@ const INITIAL_SEGMENTS: u64 = 10;
 
 /// The window, bytes, at which slow start ends for a flow that is handed over in mid-life, as its window says, which has grown: that window. The
 /// algorithm that has brought it there may have found it in congestion avoidance, and a second slow start would fill the path's queue and lose a
-/// window of segments. `None`: a new flow, whose slow start ends with a loss.
+/// window of segments. `None`: a new flow. Its slow start ends with a loss.
 fn grown(info: &ccp_agent::FlowInfo) -> Option<u64> {
     (info.cwnd > INITIAL_SEGMENTS * info.mss).then_some(info.cwnd)
 }

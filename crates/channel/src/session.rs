@@ -86,7 +86,7 @@ impl Draining {
 /// Whether congestion windows hold back what the acceptor sends.
 #[derive(Clone, Copy, Debug, Default)]
 struct Congested {
-    /// As this side, the acceptor, sees it, or as the acceptor has said.
+    /// At the acceptor: what it sees. At the opener: what the acceptor has said.
     is: bool,
     /// The acceptor must tell the opener.
     owes: bool,

@@ -45,7 +45,7 @@ counts! {
     SynAckRetransmits = "syn_ack_retransmits",
     /// Half-open connection reset because its SYNs asked for classic and for accurate ECN (RFC 9768 section 3.1.5).
     EcnContradictions = "ecn_contradictions",
-    /// A connection was established without ECN, whose algorithm does not work without it.
+    /// A connection was established without ECN, and its algorithm does not work without it.
     WithoutEcn = "without_ecn",
     /// An active open that failed.
     FailedOpens = "failed_opens",

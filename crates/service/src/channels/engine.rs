@@ -120,9 +120,9 @@ pub enum Say {
     Freed(u32),
     /// The region with that index is gone.
     RegionGone(u16),
-    /// Open no more sockets, and end those that programs still have. What closed sockets have under way goes on.
+    /// Open no more sockets, and end those that programs still have. Sockets that their programs have closed still send their bytes.
     Shut,
-    /// End all sockets.
+    /// Reset the sockets that are left.
     ShutRest,
     /// Send the state of all sessions.
     Report(Sender<Snapshot>),

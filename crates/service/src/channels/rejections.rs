@@ -45,7 +45,9 @@ impl Rejections {
 #[cfg(test)]
 mod tests {
     use super::*;
+
     const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+
     #[test]
     fn a_reason_is_named_once_a_minute_for_each_peer() {
         let (start, mut log) = (Instant::now(), Rejections::default());

@@ -71,11 +71,11 @@ struct Channel {
     remote: String,
     /// The core with the connection.
     core: Option<usize>,
-    /// Sockets whose latest bytes went over this channel.
+    /// Sockets that sent their latest bytes over this channel.
     sockets: usize,
     unsent: usize,
     unconfirmed: u64,
-    /// Segments that the connection has sent again; `None`: it has just ended.
+    /// Segments that the connection has sent again; `None`: there is no connection, or its core uses the record now.
     retransmits: Option<u32>,
 }
 

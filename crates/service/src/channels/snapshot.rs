@@ -20,7 +20,7 @@ pub struct ChannelSeen {
     pub slot: Option<u32>,
     /// The core with the connection.
     pub core: Option<usize>,
-    /// Sockets whose latest bytes went over it.
+    /// Sockets that sent their latest bytes over it.
     pub sockets: usize,
     /// Bytes that wait for the channel's connection.
     pub unsent: usize,
