@@ -515,7 +515,7 @@ unsafe fn gathered(fd: c_int, message: &msghdr, flags: c_int) -> Option<Result<u
     unsafe {
         if message.msg_controllen > 0 {
             // Few messages have control data, so this check is always made.
-            if !session::sys::is_readable(message.msg_control as usize, message.msg_controllen) {
+            if !session::sys::pointers::is_readable(message.msg_control as usize, message.msg_controllen) {
                 return Some(Err(Errno::FAULT));
             }
             if !says_what_a_stream_knows(message) {

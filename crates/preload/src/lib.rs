@@ -73,7 +73,7 @@ fn start() {
     static START: Once = Once::new();
     START.call_once(|| {
         socket::file::settle();
-        session::sys::learn_threads();
+        session::sys::only_thread::learn();
         // SAFETY: three functions that live as long as the process. Without memory there are no handlers, and children inherit nothing.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
     });

@@ -12,13 +12,13 @@ pub fn are_checked() -> bool {
 /// False when `len` bytes at `at` cannot be read: NULL, or unreadable if pointers are checked.
 #[inline]
 pub fn is_readable<T>(at: *const T, len: usize) -> bool {
-    len == 0 || !at.is_null() && (!are_checked() || sys::is_readable(at as usize, len))
+    len == 0 || !at.is_null() && (!are_checked() || sys::pointers::is_readable(at as usize, len))
 }
 
 /// False when `len` bytes at `at` cannot be written: NULL, or not writable if pointers are checked.
 #[inline]
 pub fn is_writable<T>(at: *const T, len: usize) -> bool {
-    len == 0 || !at.is_null() && (!are_checked() || sys::is_writable(at as usize, len))
+    len == 0 || !at.is_null() && (!are_checked() || sys::pointers::is_writable(at as usize, len))
 }
 
 /// The smallest page size, in bytes.
@@ -38,7 +38,7 @@ pub fn is_known<T>(at: *const T, len: usize) -> bool {
     if pages.iter().all(|page| all.contains(page)) && len <= PAGE && !are_checked() {
         return true;
     }
-    if !sys::is_readable(at, len) {
+    if !sys::pointers::is_readable(at, len) {
         return false;
     }
     let before = all.iter().filter(|page| !pages.contains(page));

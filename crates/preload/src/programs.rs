@@ -314,7 +314,7 @@ pub unsafe fn sending(message: *const msghdr) {
     if let Some(message) = unsafe { message.as_ref() }
         && message.msg_controllen > 0
         && file::has_any()
-        && sys::is_readable(message.msg_control as usize, message.msg_controllen)
+        && sys::pointers::is_readable(message.msg_control as usize, message.msg_controllen)
     {
         // SAFETY: the caller's promise.
         unsafe { each_descriptor(message, fd_passing::leaving) };

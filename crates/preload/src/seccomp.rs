@@ -10,7 +10,7 @@ use socket::process::seccomp::{self, Instruction, Lock};
 /// # Safety
 /// The memory at `at`, and the memory that it points to, are not changed meanwhile.
 unsafe fn filter(at: *const sock_fprog) -> Option<Lock> {
-    let is_there = |at: usize, len: usize| at != 0 && sys::is_readable(at, len);
+    let is_there = |at: usize, len: usize| at != 0 && sys::pointers::is_readable(at, len);
     if !is_there(at as usize, size_of::<sock_fprog>()) {
         return None;
     }

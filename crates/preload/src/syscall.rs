@@ -68,7 +68,9 @@ fn copies_the_process(n: c_long, a: usize, b: usize) -> bool {
     }
     let flags = match n {
         libc::SYS_clone => Some(a as u64),
-        libc::SYS_clone3 if b >= size_of::<u64>() && session::sys::is_readable(a, size_of::<u64>()) => {
+        libc::SYS_clone3
+            if b >= size_of::<u64>() && session::sys::pointers::is_readable(a, size_of::<u64>()) =>
+        {
             // SAFETY: it was checked to be readable; no alignment is needed.
             Some(unsafe { std::ptr::read_unaligned(a as *const u64) })
         }

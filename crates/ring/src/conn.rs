@@ -253,7 +253,7 @@ impl<'a> Conn<'a> {
     /// [`Error::Gone`].
     pub fn info(mut self) -> Result<Info, Error> {
         let link = &self.own()?.link;
-        let (local, peer) = session::connect::addresses(link);
+        let (local, peer) = session::addresses::both(link);
         Ok(Info {
             local,
             peer,

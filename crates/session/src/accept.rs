@@ -2,7 +2,7 @@
 
 use crate::Client;
 use crate::accept_queue::Queue;
-use crate::connect::store_addresses;
+use crate::addresses;
 use control::{AcceptRecord, Reply, Request};
 use endpoint::Endpoint;
 use endpoint::region::Mapped;
@@ -87,6 +87,6 @@ pub fn begin(client: &Client, claimed: Claimed, family: i32, nonblock: bool) -> 
     client.expect(&mapped, slot);
     let link = Endpoint::new(mapped, slot, home, index);
     link.begin(nonblock, true);
-    store_addresses(&link, local, peer, family);
+    addresses::store(&link, local, peer, family);
     Ok(link)
 }

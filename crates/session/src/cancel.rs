@@ -8,8 +8,11 @@
 use crate::fork_locks::Held;
 use crate::host;
 use crate::sys;
+use crate::sys::cycle_account;
 use crate::sys::signal::Deferred;
 use crate::{detached, lock};
+use cycles::Section;
+use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -116,6 +119,35 @@ pub fn sleep(call: impl FnOnce() -> Result<usize, Errno>) -> Result<usize, Errno
         }
         other => other,
     }
+}
+
+/// [`sys::epoll_wait`]; a wait ends when the thread is cancelled.
+///
+/// # Errors
+/// The kernel's; [`RESTART`] when the thread may have been cancelled.
+pub fn epoll_wait(
+    epfd: RawFd,
+    events: &mut [libc::epoll_event],
+    timeout: Option<Duration>,
+    mask: Option<u64>,
+) -> Result<usize, Errno> {
+    if timeout.is_some_and(|t| t.is_zero()) {
+        return sys::epoll_wait(epfd, events, timeout, mask);
+    }
+    let _asleep = cycle_account::enter(Section::Asleep);
+    sleep(|| sys::epoll_wait(epfd, events, timeout, mask))
+}
+
+/// [`sys::poll`]; a wait ends when the thread is cancelled.
+///
+/// # Errors
+/// The kernel's; EPERM when a filter forbids the call; [`RESTART`] when the thread may have been cancelled.
+pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>, mask: Option<u64>) -> Result<usize, Errno> {
+    if timeout.is_some_and(|t| t.is_zero()) {
+        return sys::poll(fds, timeout, mask);
+    }
+    let _asleep = cycle_account::enter(Section::Asleep);
+    sleep(|| sys::poll(fds, timeout, mask))
 }
 
 fn ask(thread: usize) -> Option<Arc<Sleeper>> {

@@ -2,13 +2,13 @@
 //! that is shown.
 
 use crate::log::{Level, log};
-use crate::{Client, acceptors, direct};
+use crate::{Client, acceptors, addresses, direct};
 use control::{KernelReason, Reply, Request, SocketOptions};
 use endpoint::{Endpoint, state};
 use rustix::fd::{OwnedFd, RawFd};
 use rustix::io::Errno;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// A connection that the service is asked for.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ pub fn by_service(client: &Client, wanted: &Wanted) -> Outcome {
             if deferred {
                 link.note(state::DEFERRED);
             }
-            store_addresses(&link, local, plain, wanted.family);
+            addresses::store(&link, local, plain, wanted.family);
             return Outcome::Begun(link);
         }
         Ok((Reply::Refused { errno, reason }, _)) => {
@@ -99,28 +99,6 @@ pub fn free(client: &Client, block: u32) {
     if let Some(b) = client.home.region.sock(block) {
         b.holders.store(0, Ordering::Release);
     }
-}
-
-/// Writes both ends' addresses into the socket block.
-pub fn store_addresses(link: &Endpoint, local: SocketAddr, peer: SocketAddr, family: i32) {
-    let b = link.block();
-    for (words, address) in [(&b.local, local), (&b.peer, peer)] {
-        let [low, high] = crate::sys::address::to_words(address);
-        words[0].store(low, Ordering::Relaxed);
-        words[1].store(high, Ordering::Relaxed);
-    }
-    b.ports.store(u32::from(local.port()) << 16 | u32::from(peer.port()), Ordering::Relaxed);
-    b.family.store(family as u32, Ordering::Relaxed);
-}
-
-/// Local and peer address of a connection.
-#[must_use]
-pub fn addresses(link: &Endpoint) -> (SocketAddr, SocketAddr) {
-    let b = link.block();
-    let ports = b.ports.load(Ordering::Relaxed);
-    let words = |w: &[AtomicU64; 2]| w.each_ref().map(|x| x.load(Ordering::Relaxed));
-    let local = crate::sys::address::from_words(words(&b.local), (ports >> 16) as u16);
-    (local, crate::sys::address::from_words(words(&b.peer), ports as u16))
 }
 
 /// True when `ip` is an address of the service, not of the kernel.

@@ -2,7 +2,7 @@
 
 use crate::Client;
 use crate::accept_queue::Queue;
-use crate::connect::store_addresses;
+use crate::addresses;
 use control::Lent;
 use endpoint::Endpoint;
 use endpoint::region::Mapped;
@@ -73,7 +73,7 @@ pub fn connect(
     let local = SocketAddr::new(*source, port);
     let link = Endpoint::new(mapped.clone(), slot, client.home.clone(), index);
     link.begin(nonblock, false);
-    store_addresses(&link, local, remote, family);
+    addresses::store(&link, local, remote, family);
     let (own, peer) = link.halves();
     own.flags.store(OPEN, Ordering::Release);
     peer.flags.store(OPEN | LENT, Ordering::Release);

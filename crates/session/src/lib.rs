@@ -7,6 +7,7 @@
 //!   rpc           requests and answers on the control line     config, log    settings from the environment, lines for the user
 //!   connect       what both ends of a connection keep          direct         connections without a request
 //!   accept_queue  one listening socket's queue                 accept         from a grant of the queue to a connection
+//!   addresses     of both ends, in the socket block
 //!   acceptors     processes that may accept unseen           presented     connections that come with descriptors
 //!   sleeper       contexts: what wakes a thread                spin, cancel   before the sleep; threads cancelled in it
 //!   host          what endpoints need of this process          fork_locks     locks held over a fork
@@ -19,6 +20,7 @@
 pub mod accept;
 pub mod accept_queue;
 pub mod acceptors;
+pub mod addresses;
 pub mod cancel;
 mod client;
 pub mod config;

@@ -1,7 +1,7 @@
 //! A connection that came into this process with a descriptor: shows the descriptor to the service and sets up the process's own end. What the
 //! descriptor's socket is besides, its door knows.
 
-use crate::connect::store_addresses;
+use crate::addresses;
 use crate::log::{Level, log};
 use crate::{Client, sys};
 use control::{Reply, Request};
@@ -87,7 +87,7 @@ fn adopt(client: &Arc<Client>, shown: Presented, index: u32, reply: &Reply) -> R
     }
     let link = Endpoint::new(client.home.clone(), slot, client.home.clone(), index);
     link.begin_locked(shown.is_nonblocking, true);
-    store_addresses(&link, local, peer, shown.family);
+    addresses::store(&link, local, peer, shown.family);
     let shut = [(shut_read, state::SHUT_RD), (shut_write, state::SHUT_WR)];
     link.note(shut.iter().filter(|(is, _)| *is).fold(state::OPEN | state::TOLD, |all, (_, bit)| all | bit));
     let ended = [(shut_read, READ_CLOSED), (shut_write, FIN)];

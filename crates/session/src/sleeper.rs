@@ -6,7 +6,7 @@ use crate::reserved::Internal;
 use crate::spin::Spin;
 use crate::sys;
 use crate::sys::signal::Deferred;
-use crate::{Client, detached, lock};
+use crate::{Client, cancel, detached, lock};
 use control::{Reply, Request};
 use endpoint::host::Waker;
 use queue::Wake;
@@ -206,7 +206,7 @@ impl Context {
     /// EINTR.
     pub fn sleep(&self, limit: Option<Duration>, mask: Option<u64>) -> Result<bool, Errno> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
-        let n = sys::epoll_wait(self.epfd(), &mut events, limit, mask)?;
+        let n = cancel::epoll_wait(self.epfd(), &mut events, limit, mask)?;
         let is_told = events[..n].iter().any(|e| { e.u64 } == CONTROL);
         if is_told {
             self.client.pump();

@@ -5,20 +5,17 @@
 
 pub mod address;
 pub mod cycle_account;
-pub mod small_vec;
-
+pub mod only_thread;
+pub mod pointers;
 pub mod signal;
+pub mod small_vec;
 pub mod thread;
 
-use crate::cancel;
 use crate::detached::may;
-use crate::host::HOST;
-use crate::log::{Level, log};
 use cycles::Section;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Makes system call `n` with arguments `a`; returns the kernel's result, or minus the errno.
@@ -90,21 +87,8 @@ fn millis(timeout: Option<Duration>) -> usize {
 }
 
 /// `epoll_pwait2`, or `epoll_pwait` in milliseconds where the kernel is older than 5.11 or a seccomp filter may not allow the
-/// newer call. A wait ends when the thread is cancelled.
+/// newer call. A thread that is cancelled sleeps on: [`crate::cancel::epoll_wait`] is for waits of the program.
 pub fn epoll_wait(
-    epfd: RawFd,
-    events: &mut [libc::epoll_event],
-    timeout: Option<Duration>,
-    mask: Option<u64>,
-) -> Result<usize, Errno> {
-    if timeout.is_some_and(|t| t.is_zero()) {
-        return epoll_pwait(epfd, events, timeout, mask);
-    }
-    let _asleep = cycle_account::enter(Section::Asleep);
-    cancel::sleep(|| epoll_pwait(epfd, events, timeout, mask))
-}
-
-fn epoll_pwait(
     epfd: RawFd,
     events: &mut [libc::epoll_event],
     timeout: Option<Duration>,
@@ -140,18 +124,6 @@ pub fn epoll_ctl(epfd: RawFd, op: i32, fd: RawFd, event: Option<&libc::epoll_eve
     answer(r).map(|_| ())
 }
 
-/// `ppoll`, or another call where a seccomp filter forbids it. A wait ends when the thread is cancelled.
-///
-/// # Errors
-/// The kernel's; EPERM when the filter allows none of the calls.
-pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>, mask: Option<u64>) -> Result<usize, Errno> {
-    if timeout.is_some_and(|t| t.is_zero()) {
-        return ppoll(fds, timeout, mask);
-    }
-    let _asleep = cycle_account::enter(Section::Asleep);
-    cancel::sleep(|| ppoll(fds, timeout, mask))
-}
-
 /// True when the socket `fd` is at the end of its stream, or has an error.
 #[cold]
 pub fn is_at_end(fd: RawFd) -> bool {
@@ -166,10 +138,15 @@ pub fn is_at_end(fd: RawFd) -> bool {
 /// Sleeps for `limit`, or until a signal comes, also in a thread that is being cancelled. Signals that were put off come in here, so the
 /// caller must hold no lock.
 pub fn pause(limit: Duration) {
-    let _ = signal::letting_in(|mask| ppoll(&mut [], Some(limit), mask));
+    let _ = signal::letting_in(|mask| poll(&mut [], Some(limit), mask));
 }
 
-fn ppoll(fds: &mut [libc::pollfd], timeout: Option<Duration>, mask: Option<u64>) -> Result<usize, Errno> {
+/// `ppoll`, or another call where a seccomp filter forbids it. A thread that is cancelled sleeps on: [`crate::cancel::poll`] is for waits
+/// of the program.
+///
+/// # Errors
+/// The kernel's; EPERM when the filter allows none of the calls.
+pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>, mask: Option<u64>) -> Result<usize, Errno> {
     if !may(libc::SYS_ppoll) {
         return poll_otherwise(fds, timeout);
     }
@@ -384,71 +361,6 @@ pub fn interrupt(tid: u32) -> Result<(), Errno> {
     }
 }
 
-/// Pages checked by one system call.
-const PROBES: usize = 64;
-/// The smallest page size; with larger pages some are checked twice.
-const PAGE: usize = 4096;
-
-/// True when all `len` bytes at `at` can be read: the kernel is asked to copy one byte of each page.
-#[must_use]
-pub fn is_readable(at: usize, len: usize) -> bool {
-    probe(at, len, false)
-}
-
-/// True when all `len` bytes at `at` can be written: one byte of each page is written back unchanged. So this is only for memory that
-/// the program has passed as a buffer to write to, which no other thread uses meanwhile.
-#[must_use]
-pub fn is_writable(at: usize, len: usize) -> bool {
-    probe(at, len, true)
-}
-
-fn probe(at: usize, len: usize, write: bool) -> bool {
-    let Some(end) = at.checked_add(len) else { return false };
-    let mut next = at;
-    while next < end {
-        let mut pages = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 1 }; PROBES];
-        let mut n = 0;
-        while n < PROBES && next < end {
-            pages[n].iov_base = next as *mut libc::c_void;
-            n += 1;
-            next = (next | (PAGE - 1)).saturating_add(1);
-        }
-        if !passes(&pages[..n], write) {
-            return false;
-        }
-    }
-    true
-}
-
-/// True when one byte of each of `pages` can be copied, and with `write` also written back.
-fn passes(pages: &[libc::iovec], write: bool) -> bool {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    let mut bytes = [0u8; PROBES];
-    let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: pages.len().min(PROBES) };
-    let calls = &[libc::SYS_process_vm_readv, libc::SYS_process_vm_writev][..1 + usize::from(write)];
-    // If the kernel cannot be asked, a bad pointer faults later, as without any check.
-    let Some(own) = pid().filter(|_| calls.iter().all(|number| may(*number))) else { return true };
-    for number in calls {
-        let local_at = std::ptr::from_ref(&local) as usize;
-        // SAFETY: the kernel checks `pages`; it writes at most `bytes.len()` bytes into `bytes`, and into `pages` the bytes that it read
-        // there, which the caller's contract allows.
-        // read there, which the caller's contract allows.
-        let r =
-            unsafe { call(*number, [own as usize, local_at, 1, pages.as_ptr() as usize, pages.len(), 0]) };
-        match answer(r) {
-            Ok(n) if n == local.iov_len => {}
-            Ok(_) | Err(Errno::FAULT) => return false,
-            Err(e) => {
-                if !SAID.swap(true, Ordering::Relaxed) {
-                    log(Level::Error, format_args!("pointers cannot be checked here: process_vm_readv: {e}"));
-                }
-                return true;
-            }
-        }
-    }
-    true
-}
-
 /// EFAULT when the signal set at `at` cannot be read: the kernel copies the set before it refuses the unknown kind of change.
 ///
 /// # Errors
@@ -483,46 +395,6 @@ pub fn some_handler_interrupts() -> bool {
     })
 }
 
-/// Proof that this process has no other thread.
-#[derive(Debug)]
-pub struct Alone(std::marker::PhantomData<*const ()>);
-
-impl Alone {
-    /// Proves that this is the only thread; `None` when it is not, or when that cannot be found out.
-    #[must_use]
-    pub fn new() -> Option<Self> {
-        if !may(libc::SYS_unshare) {
-            return None;
-        }
-        // unshare(2): for a process with one thread this call changes nothing; with several it fails with EINVAL.
-        // SAFETY: a number.
-        let alone =
-            match answer(unsafe { call(libc::SYS_unshare, [libc::CLONE_THREAD as usize, 0, 0, 0, 0, 0]) }) {
-                Ok(_) => true,
-                Err(Errno::INVAL) => false,
-                // A sandbox forbids the call. The directory has 2 links and one for each subdirectory, that is, thread.
-                Err(_) => rustix::fs::stat("/proc/self/task").is_ok_and(|task| task.st_nlink == 3),
-            };
-        alone.then_some(Self(std::marker::PhantomData))
-    }
-}
-
-/// Looks up glibc's `__libc_single_threaded` (2.32 and later), once.
-pub fn learn_threads() {
-    if !HOST.threads.is_known() {
-        // SAFETY: the name ends in 0.
-        let at = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
-        // SAFETY: a byte of the C library, which is never unloaded, and which it clears before it starts a second thread.
-        unsafe { HOST.threads.learn(at.cast()) };
-    }
-}
-
-/// True when there is certainly no other thread. False also before [`learn_threads`] was called.
-#[inline]
-pub fn is_single_threaded() -> bool {
-    HOST.threads.is_certain()
-}
-
 /// The kernel's unique number of a socket's network namespace (`SO_NETNS_COOKIE`); 0 before Linux 5.14.
 pub fn namespace(fd: RawFd) -> u64 {
     let mut value = [0; size_of::<u64>()];
@@ -552,34 +424,4 @@ pub fn ring(fd: &OwnedFd) {
 /// The descriptor number of `fd`.
 pub fn number(fd: &OwnedFd) -> RawFd {
     fd.as_raw_fd()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
-
-    #[test]
-    fn every_page_is_looked_at_and_stays_as_it_was() {
-        const LEN: usize = 200 * PAGE;
-        // SAFETY: fresh memory of this test, which no other code touches until it is unmapped.
-        unsafe {
-            let flags = MapFlags::PRIVATE;
-            let at =
-                mmap_anonymous(std::ptr::null_mut(), LEN, ProtFlags::READ | ProtFlags::WRITE, flags).unwrap();
-            let start = at as usize;
-            at.cast::<u8>().add(LEN - 1).write(7);
-            assert!(is_readable(start, LEN) && is_writable(start, LEN) && is_writable(start + 5, LEN - 5));
-            assert_eq!(at.cast::<u8>().add(LEN - 1).read(), 7);
-            assert!(is_writable(0, 0) && !is_readable(0, 1) && !is_readable(usize::MAX, 2));
-            assert!(!is_readable(usize::MAX - 1, 1), "the kernel's half of the addresses");
-            let last = at.cast::<u8>().add(LEN - PAGE).cast();
-            mprotect(last, PAGE, MprotectFlags::READ).unwrap();
-            assert!(is_readable(start, LEN) && !is_writable(start, LEN) && is_writable(start, LEN - PAGE));
-            mprotect(last, PAGE, MprotectFlags::empty()).unwrap();
-            assert!(!is_readable(start, LEN) && !is_readable(start + LEN - PAGE, 1));
-            munmap(at, LEN).unwrap();
-            assert!(!is_readable(start, 1));
-        }
-    }
 }

@@ -447,7 +447,7 @@ pub fn local_name(fd: RawFd) -> Option<(SocketAddr, i32)> {
     let sock = SOCKS.pin(fd)?;
     // For a socket that is unconnected again the placeholder knows the address that the program has bound.
     let link = sock.stream().filter(|link| !(link.is_unconnected() && sock.is_bound()))?;
-    Some((session::connect::addresses(link).0, sock.family()))
+    Some((session::addresses::both(link).0, sock.family()))
 }
 
 /// `getpeername`: the peer's address, and the socket's family.
@@ -458,7 +458,7 @@ pub fn peer_name(fd: RawFd) -> Handled<(SocketAddr, i32)> {
     if link.is_over() || !link.is_open() || link.is_closed() {
         return Some(Err(Errno::NOTCONN));
     }
-    Some(Ok((session::connect::addresses(link).1, sock.family())))
+    Some(Ok((session::addresses::both(link).1, sock.family())))
 }
 
 /// `setsockopt`. `is_good` says whether the value's first bytes can be read; it is called where the kernel is not asked.

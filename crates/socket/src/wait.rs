@@ -23,7 +23,7 @@ use session::sleeper::{self, Context};
 use session::sys::signal::Deferred;
 use session::sys::small_vec::Few;
 use session::sys::{self, cycle_account};
-use session::{self, detached};
+use session::{self, cancel, detached};
 use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -155,7 +155,7 @@ fn spin_and_sleep(
 ) -> Result<usize, Errno> {
     let _waiting = cycle_account::enter(Section::Wait);
     let Some(context) = session::present().and_then(|c| sleeper::of_thread(&c).ok()) else {
-        return sys::poll(kernel, Some(at_most(left(deadline), BLIND)), mask);
+        return cancel::poll(kernel, Some(at_most(left(deadline), BLIND)), mask);
     };
     let start = Instant::now();
     if spins && context.spin.until(left(deadline), is_ready, || has_news(kernel))? {
@@ -186,7 +186,7 @@ fn look(
     loop {
         let slice = detached::slice(start.elapsed());
         let left = at_most(left(deadline), slice);
-        let reported = sys::poll(kernel, Some(left), mask)?;
+        let reported = cancel::poll(kernel, Some(left), mask)?;
         if let Some(client) = session::present() {
             client.look_for_end();
         }
@@ -294,7 +294,7 @@ fn block(
     with_entries(count + 1, |all| {
         all[..count].copy_from_slice(kernel);
         all[count] = libc::pollfd { fd: context.epfd(), events: libc::POLLIN, revents: 0 };
-        sys::poll(all, limit, mask)?;
+        cancel::poll(all, limit, mask)?;
         kernel.copy_from_slice(&all[..count]);
         if all[count].revents != 0 {
             context.harvest();
@@ -468,7 +468,7 @@ fn is_here(sock: &Sock, deadline: Option<Instant>) -> Result<(), Errno> {
     }
     if sock.has_moved() {
         // This call takes the connection back, but its present owner gets some time to use it first.
-        let _ = sys::poll(&mut [], Some(at_most(left(deadline), YIELD)), None);
+        let _ = cancel::poll(&mut [], Some(at_most(left(deadline), YIELD)), None);
         return Err(Errno::NOTCONN);
     }
     Ok(())

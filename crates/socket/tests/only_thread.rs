@@ -25,8 +25,8 @@ extern "C" fn meddle(_: libc::c_int) {
 }
 
 fn main() {
-    sys::learn_threads();
-    assert!(sys::is_single_threaded());
+    sys::only_thread::learn();
+    assert!(sys::only_thread::is_certain());
     let pause = libc::timeval { tv_sec: 0, tv_usec: 20 };
     let every = libc::itimerval { it_interval: pause, it_value: pause };
     // SAFETY: the handler makes no call that a handler may not make; the timer is a local.

@@ -9,7 +9,7 @@ use crate::workspace::{Package, Workspace};
 /// So many modules may need each other in a circle.
 const CYCLE_MAX: usize = 8;
 /// Crates with larger cycles today. A number here only ever falls, and its line goes with it.
-const LARGER: [(&str, usize); 3] = [("service", 19), ("session", 18), ("socket", 24)];
+const LARGER: [(&str, usize); 2] = [("service", 19), ("socket", 24)];
 
 /// A module by its path inside the crate, the root as an empty list.
 type Module = Vec<String>;

@@ -36,9 +36,9 @@ pub fn give_up(sock: &Sock, link: &Endpoint) -> Result<(), Errno> {
 fn forget_address(link: &Endpoint, family: i32) {
     let any: IpAddr =
         if family == libc::AF_INET6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
-    let (mut local, peer) = session::connect::addresses(link);
+    let (mut local, peer) = session::addresses::both(link);
     local.set_ip(any);
-    session::connect::store_addresses(link, local, peer, family);
+    session::addresses::store(link, local, peer, family);
 }
 
 /// The socket behind `fd`. Replaces one that is unconnected again, or has stopped listening, by a new one with the same options, bound as

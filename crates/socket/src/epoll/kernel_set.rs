@@ -4,8 +4,7 @@ use super::{Set, merge};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use session::sleeper::Context;
-use session::sys;
-use session::{detached, lock};
+use session::{cancel, detached, lock};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -113,7 +112,7 @@ impl Set {
             }
             return Ok(0);
         }
-        let got = sys::epoll_wait(self.epfd, &mut out[n..], timeout, mask)?;
+        let got = cancel::epoll_wait(self.epfd, &mut out[n..], timeout, mask)?;
         let got = self.filter(&mut out[n..n + got], context);
         Ok(merge(out, n, got) - n)
     }

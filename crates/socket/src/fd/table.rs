@@ -121,7 +121,7 @@ impl<T> Cell<T> {
 
     /// Shows the object, if there is one, without a pin: no other thread exists that could remove it.
     #[cfg(not(loom))]
-    fn peek<R>(&self, _: &session::sys::Alone, look: impl FnOnce(&T) -> R) -> Option<R> {
+    fn peek<R>(&self, _: &session::sys::only_thread::Alone, look: impl FnOnce(&T) -> R) -> Option<R> {
         let word = self.word.load(Ordering::Acquire);
         let object = pointer::<T>(word);
         // SAFETY: a word that is not 0 holds a reference, which only this thread, the only one, could take out.
@@ -306,7 +306,7 @@ mod whole {
         }
 
         /// [`Self::each`] without pins: `alone` proves that there is no other thread.
-        pub fn each_alone(&self, alone: &session::sys::Alone, mut look: impl FnMut(RawFd, &T)) {
+        pub fn each_alone(&self, alone: &session::sys::only_thread::Alone, mut look: impl FnMut(RawFd, &T)) {
             for (fd, cell) in self.cells() {
                 cell.peek(alone, |object| look(fd, object));
             }

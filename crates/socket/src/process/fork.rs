@@ -9,8 +9,9 @@ use session::cancel;
 use session::fork_locks::Held;
 use session::host::HOST;
 use session::log::{Level, log};
+use session::sys::only_thread::{self, Alone};
 use session::sys::signal::Deferred;
-use session::sys::{self, Alone, cycle_account};
+use session::sys::{self, cycle_account};
 use session::{self, Client, detached, reserved};
 use shm::TRUST;
 use std::cell::{Cell, RefCell};
@@ -227,7 +228,7 @@ fn forget_stuck_sets() {
 pub fn ending() {
     let ours = HELD_AS.load(Ordering::Relaxed);
     // Another thread might be in the middle of a call.
-    if ours == 0 || file::is_borrowed() || !sys::is_single_threaded() {
+    if ours == 0 || file::is_borrowed() || !only_thread::is_certain() {
         return;
     }
     file::SOCKS.each(|_, sock| {

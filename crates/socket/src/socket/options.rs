@@ -99,7 +99,7 @@ fn become_ipv4(sock: &Sock, value: &[u8]) -> Result<(), Errno> {
     match int(value) {
         _ if sock.family() != libc::AF_INET6 => Err(Errno::NOPROTOOPT),
         None => Err(Errno::INVAL),
-        Some(libc::AF_INET) if address::plain(session::connect::addresses(link).1).is_ipv4() => {
+        Some(libc::AF_INET) if address::plain(session::addresses::both(link).1).is_ipv4() => {
             sock.become_ipv4();
             Ok(())
         }
@@ -298,7 +298,7 @@ pub fn get(sock: &Sock, level: i32, name: i32, out: &mut [u8]) -> Option<Result<
 
 /// `SO_PEERNAME`, also before and after the connection, as on Linux. EINVAL when `out` is longer than the address.
 fn peer_name(sock: &Sock, link: &Endpoint, out: &mut [u8]) -> Result<usize, Errno> {
-    let (bytes, full) = address::bytes(session::connect::addresses(link).1, sock.family());
+    let (bytes, full) = address::bytes(session::addresses::both(link).1, sock.family());
     if out.len() > full {
         return Err(Errno::INVAL);
     }
@@ -310,7 +310,7 @@ fn peer_name(sock: &Sock, link: &Endpoint, out: &mut [u8]) -> Result<usize, Errn
 fn mtu(link: &Endpoint) -> i32 {
     match asked(link) {
         Some((info, _)) => info.pmtu as i32,
-        None if address::plain(session::connect::addresses(link).1).is_ipv4() => 65_535,
+        None if address::plain(session::addresses::both(link).1).is_ipv4() => 65_535,
         None => 65_536,
     }
 }
