@@ -36,7 +36,7 @@ pub unsafe fn enter(a: [usize; 6]) -> Result<usize, Errno> {
     let [ring, count, _, flags, ..] = a;
     let is_index =
         IoringEnterFlags::from_bits_retain(flags as u32).contains(IoringEnterFlags::REGISTERED_RING);
-    let _closing = (!is_index).then(|| io_uring::entering(ring as c_int, count as u32, event));
+    let _closing = (!is_index).then(|| io_uring::submissions::entering(ring as c_int, count as u32, event));
     // SAFETY: the caller's promise.
     unsafe { sys::raw(libc::SYS_io_uring_enter, a) }
 }

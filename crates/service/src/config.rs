@@ -16,7 +16,7 @@ use crate::config::values::{
     PortKind, Rate,
 };
 use crate::policy::{self, Door, Limits, Policy, Source};
-use crate::privilege::User;
+use crate::privilege::user::User;
 use crate::scaling::machine::Machine;
 use crate::{ServiceError, sys};
 use base::limits::{RECEIVE_MAX_DEFAULT, RING_MAX, RING_MAX_DEFAULT, SLOTS_MAX};
@@ -485,7 +485,7 @@ impl Config {
         if !(self.ring_max.is_power_of_two() && (4096..=RING_MAX).contains(&self.ring_max)) {
             return wrong("ring_max", "be a power of two from 4096 to 268435456");
         }
-        if !(1..=CORES_MAX).contains(&self.cores.most) {
+        if !(1..=values::CORES_MAX).contains(&self.cores.most) {
             return wrong("cores", "be from 1 to 14, auto, or auto:MOST");
         }
         let link = &self.link;
@@ -524,9 +524,6 @@ impl Config {
         Ok(())
     }
 }
-
-/// `Reply::Region` carries the region's memfd, the slow path's eventfd and one eventfd per core.
-pub(crate) const CORES_MAX: u8 = control::FDS_MAX as u8 - 2;
 
 #[cfg(test)]
 mod tests;

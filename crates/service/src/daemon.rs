@@ -12,15 +12,17 @@ pub(crate) mod net_port;
 use crate::agents::Agents;
 use crate::config::Config;
 use crate::config::channels::Settings;
+use crate::cores::wakers::new_eventfd;
 use crate::cores::wakers::{Wakers, write_eventfd};
 use crate::cores::{Common, Core};
 use crate::daemon::clock::Clock;
 use crate::daemon::control_lines::{ACCEPTS, Peer};
 use crate::daemon::control_socket::Listening;
-use crate::daemon::helpers::{Asker, Helpers, Job, Message, SERVICE, Watched};
+use crate::daemon::helpers::{Asker, Helpers, Job, Message, SERVICE};
 use crate::daemon::log_limit::log_for;
+use crate::process::fd_liveness::Watched;
 use crate::registry::output::{Output, Pushed};
-use crate::registry::registration::{Credentials, new_eventfd};
+use crate::registry::registration::Credentials;
 use crate::registry::{Answer, Registry};
 use crate::report::Viewer;
 use crate::report::profile_switch::{Counting, Part};
@@ -131,7 +133,7 @@ fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Reg
 /// What the channels' hub is made with. The epoch is the time of day: a service that starts later has a later one.
 fn hub_of(settings: &Settings) -> Result<channel::Config, ServiceError> {
     let epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let seed = tcp::random()?;
+    let seed = sys::random()?;
     let all = channel::Config::new(seed, epoch.as_nanos() as u64);
     Ok(channel::Config {
         secret: settings.secret.clone(),

@@ -14,6 +14,7 @@
 
 pub(crate) mod trusts;
 
+use crate::cores::wakers::new_eventfd;
 use crate::cores::{Command, Core, RELAY_CORE};
 use crate::handover::trusts::Trust;
 use crate::local::shown::Shown;
@@ -21,7 +22,6 @@ use crate::memory::connection::{Connection, Relay, Stage};
 use crate::memory::region::Use;
 use crate::memory::slot_key::SlotKey;
 use crate::registry::output::Output;
-use crate::registry::registration::new_eventfd;
 use crate::registry::{Answer, Registry};
 use crate::relay::endpoint::{ADVICE, End, Place};
 use control::{KernelReason, Left, Reply};

@@ -2,6 +2,7 @@
 //! map (`queue::accept`). What a process does there by itself the service finds out when it looks; it never waits for it.
 
 pub(crate) mod defer_accept;
+mod deferred;
 pub(crate) mod direct;
 pub(crate) mod grants;
 pub(crate) mod holders;

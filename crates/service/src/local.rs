@@ -2,6 +2,7 @@
 
 pub(crate) mod connection;
 pub(crate) mod cork_timer;
+pub(crate) mod holds;
 pub(crate) mod judge;
 pub(crate) mod port_claims;
 pub(crate) mod port_need;

@@ -17,7 +17,7 @@ mod sys;
 pub mod table;
 #[cfg(test)]
 mod tests;
-mod user;
+pub(crate) mod user;
 
 pub use page::page;
 pub use user::User;

@@ -6,6 +6,7 @@ pub(crate) mod port_stats;
 pub(crate) mod profile;
 pub(crate) mod profile_switch;
 pub(crate) mod statistics;
+mod summary;
 pub mod text;
 
 use crate::agents::Agents;
@@ -21,7 +22,7 @@ use crate::registry::{Answer, Registry};
 use crate::report::bottleneck::Limit;
 use crate::report::explain::Detail;
 use crate::report::port_stats::Traffic;
-use crate::report::statistics::Summary;
+use crate::report::summary::Summary;
 use crate::tcp::Flow;
 use control::{CoresWish, Reply, Report};
 use rustix::fd::OwnedFd;

@@ -1,5 +1,6 @@
 //! Calls that have no safe wrapper: signals as a descriptor, a thread's own descriptor table, and socket options.
 
+use crate::ServiceError;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
@@ -100,4 +101,14 @@ pub fn set_local_port_range(socket: BorrowedFd<'_>, ports: RangeInclusive<u16>) 
 pub fn own_namespace() -> u64 {
     let any = rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, None);
     any.ok().and_then(|socket| namespace_cookie(socket.as_fd())).unwrap_or(0)
+}
+
+/// Random bytes of the kernel.
+pub fn random<const N: usize>() -> Result<[u8; N], ServiceError> {
+    let mut bytes = [0; N];
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(n) if n == N => Ok(bytes),
+        Ok(_) => Err(ServiceError::Os { doing: "read random numbers", error: Errno::AGAIN }),
+        Err(error) => Err(ServiceError::Os { doing: "read random numbers", error }),
+    }
 }

@@ -402,6 +402,13 @@ pub fn namespace(fd: RawFd) -> u64 {
     told.map_or(0, |_| u64::from_ne_bytes(value))
 }
 
+/// The kernel's unique number (`SO_COOKIE`) of the socket behind a descriptor: the same in every process.
+pub fn cookie(fd: RawFd) -> Option<u64> {
+    let mut value = [0; size_of::<u64>()];
+    let n = getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE, &mut value).ok()?;
+    (n >= value.len()).then(|| u64::from_ne_bytes(value))
+}
+
 /// The longest backlog of a listening socket (`net.core.somaxconn`).
 pub fn somaxconn() -> u32 {
     let text = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap_or_default();

@@ -1,5 +1,6 @@
 //! `connect`: the service's answer decides whether it or the kernel carries the connection.
 
+mod close;
 pub(crate) mod disconnect;
 pub mod fallback;
 pub(crate) mod listen;

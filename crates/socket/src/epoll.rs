@@ -18,7 +18,6 @@ pub use kernel_set::mark;
 pub use nested::{Asleep, SETS_DEEP};
 
 use crate::epoll::interest::Interest;
-use crate::process::fork;
 use crate::socket::{Role, Sock};
 use crate::wait;
 use cycles::Section;
@@ -30,7 +29,7 @@ use session::sleeper::Context;
 use session::sys::signal::Deferred;
 use session::sys::small_vec::Few;
 use session::sys::{self, cycle_account};
-use session::{self, Client, detached, lock};
+use session::{self, Client, detached, host, lock};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
@@ -95,7 +94,7 @@ impl Set {
             kernel: AtomicBool::new(false),
             hooked: AtomicBool::new(false),
             turns: AtomicU32::new(0),
-            generation: AtomicU32::new(fork::generation()),
+            generation: AtomicU32::new(host::generation()),
             descriptors: AtomicU32::new(1),
             sleepers: AtomicU64::new(0),
             family: nested::Family::default(),
@@ -130,12 +129,6 @@ impl Set {
         wanted: Option<libc::epoll_event>,
     ) -> Result<(), Errno> {
         self.renew();
-        if op == libc::EPOLL_CTL_ADD && sock.is_put_off() {
-            crate::process::io_uring::wanted(&share(), fd);
-        }
-        if sock.listener().is_some() {
-            crate::connect::listen::await_by_call(sock);
-        }
         let mut inner = lock(&self.inner);
         let found = inner.find(fd, sock);
         let before = found.and_then(|i| inner.item(i)).map_or(0, |item| item.events);
@@ -293,7 +286,7 @@ impl Set {
 
     /// In a forked child: gives an inherited set a context of its own.
     fn renew(&self) {
-        let now = fork::generation();
+        let now = host::generation();
         if self.generation.load(Ordering::Relaxed) == now
             || self.generation.swap(now, Ordering::AcqRel) == now
         {
@@ -380,9 +373,9 @@ impl Set {
                 lock(&self.inner).enqueue_all();
             }
             // Sockets that tell another set or process of their news: looked at seldom, unless nothing else is ready.
-            let seldom = turn.is_multiple_of(KERNEL_EVERY) && fork::may_dispute() && self.seek_disputed();
+            let seldom = turn.is_multiple_of(KERNEL_EVERY) && host::may_dispute() && self.seek_disputed();
             let mut n = self.gather(out);
-            if n == 0 && !seldom && fork::may_dispute() && self.seek_disputed() {
+            if n == 0 && !seldom && host::may_dispute() && self.seek_disputed() {
                 n = self.gather(out);
             }
             let is_over = instant || n == 0 && deadline.is_some_and(|d| d <= Instant::now());
@@ -474,13 +467,13 @@ impl Set {
 
     fn sleepers(&self) -> u32 {
         let word = self.sleepers.load(Ordering::SeqCst);
-        if (word >> 32) as u32 == fork::generation() { word as u32 } else { 0 }
+        if (word >> 32) as u32 == host::generation() { word as u32 } else { 0 }
     }
 
     /// Changes the number of sleepers. Returns the number before.
     fn count_sleepers(&self, change: impl Fn(u32) -> u32) -> u32 {
         let before = self.sleepers();
-        let word = u64::from(fork::generation()) << 32 | u64::from(change(before));
+        let word = u64::from(host::generation()) << 32 | u64::from(change(before));
         self.sleepers.store(word, Ordering::SeqCst);
         before
     }
@@ -526,7 +519,7 @@ impl Set {
     /// True when some news wakes no thread here: it goes to another set or process, the peer never rings, or we are locked in.
     fn is_blind(&self) -> bool {
         let inner = lock(&self.inner);
-        fork::may_dispute() && inner.is_disputed(self) || inner.is_mute() || detached::is_locked()
+        host::may_dispute() && inner.is_disputed(self) || inner.is_mute() || detached::is_locked()
     }
 
     /// Queues the sockets that tell another set or process of their news. False: there are none.

@@ -2,3 +2,5 @@
 
 pub(crate) mod atomic;
 pub mod table;
+#[cfg(not(loom))]
+pub mod tables;

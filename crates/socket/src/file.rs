@@ -7,7 +7,9 @@ pub use crate::connect::listen::Closing;
 use crate::connect::listen::{self, Accepted, Listened};
 use crate::connect::{self, Connected, disconnect};
 use crate::epoll::Set;
-use crate::fd::table::Table;
+use crate::fd::tables::{self, SETS, SOCKS, put};
+pub use crate::fd::tables::{has_any, is_borrowed, is_ours, settle};
+use crate::process::io_uring::rings;
 use crate::process::{fd_passing, io_uring, visibility};
 use crate::socket::{Role, Sock, options, pending_sockopts, placeholder, reported};
 pub use amounts::{Beside, beside, has_space, held_back, is_at_mark, low_water, unread, unsent};
@@ -18,7 +20,6 @@ use endpoint::option_values;
 use endpoint::options::Name;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
-use session::log::{Level, log};
 use session::reserved;
 use session::reserved::Changing;
 use session::sys::signal::Deferred;
@@ -26,64 +27,14 @@ use session::sys::{self, address, cycle_account};
 use session::{self, config};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The result of a call; `None` when the kernel is to make the call.
 pub type Handled<T> = Option<Result<T, Errno>>;
 
-/// Sockets that are, or may become, accelerated.
-pub static SOCKS: Table<Sock> = Table::new();
-/// The program's epoll sets, by descriptor.
-pub static SETS: Table<Set> = Table::new();
-
-/// True once anything was put into `SOCKS` or `SETS`.
-static USED: AtomicBool = AtomicBool::new(false);
 /// True once the program has made an epoll set.
 static HAS_SETS: AtomicBool = AtomicBool::new(false);
-static PROCESS: AtomicI32 = AtomicI32::new(0);
-
-/// Remembers this process's ID; called again in a forked child.
-pub fn settle() {
-    PROCESS.store(rustix::process::getpid().as_raw_nonzero().get(), Ordering::Relaxed);
-}
-
-/// True in a `vfork` child, which shares our memory and must not change it.
-pub fn is_borrowed() -> bool {
-    let known = PROCESS.load(Ordering::Relaxed);
-    // `sys::pid()` is `None` where a seccomp filter forbids `getpid`: such a process is still the one that `settle` saw.
-    known != 0 && sys::pid().is_some_and(|pid| pid != known)
-}
-
-/// True when `fd` stands in one of our tables.
-#[inline]
-pub fn is_ours(fd: RawFd) -> bool {
-    SOCKS.is_taken(fd) || SETS.is_taken(fd)
-}
-
-/// False in a process that never had a socket or an epoll set: nothing of any call is ours.
-#[inline]
-pub fn has_any() -> bool {
-    USED.load(Ordering::Relaxed)
-}
-
-/// Puts `object` behind the new descriptor `fd`. Waits while a call on the number's last owner is ending. False: given up.
-pub(crate) fn put<T>(table: &Table<T>, fd: RawFd, mut object: Arc<T>) -> bool {
-    USED.store(true, Ordering::Relaxed);
-    for _ in 0..100_000 {
-        match table.insert(fd, object) {
-            Ok(()) => return true,
-            Err(back) => object = back,
-        }
-        if fd as usize >= 1 << 20 {
-            return false;
-        }
-        sys::give_way();
-    }
-    log(Level::Error, format_args!("descriptor {fd} stays with the kernel: its last owner is still busy"));
-    false
-}
-
 /// Notes a socket that the kernel has made, if it is a TCP socket.
 pub fn opened(fd: RawFd, domain: i32, kind: i32, protocol: i32) {
     let tcp = matches!(protocol, 0 | libc::IPPROTO_TCP | libc::IPPROTO_MPTCP);
@@ -96,21 +47,12 @@ pub fn opened(fd: RawFd, domain: i32, kind: i32, protocol: i32) {
     if let Some(reason) = fallback::reason() {
         return fallback::count(reason, Some(fd));
     }
-    if PROCESS.load(Ordering::Relaxed) == 0 {
-        settle();
-    }
+    tables::settle_first();
     let sock = Sock::new(domain, kind & libc::SOCK_NONBLOCK != 0);
     if protocol == libc::IPPROTO_MPTCP {
         sock.keep_in_kernel(KernelReason::Mptcp);
     }
     put(&SOCKS, fd, Arc::new(sock));
-}
-
-/// Puts `sock`, which came from another process, behind `fd`.
-pub fn put_inherited(fd: RawFd, sock: Sock) {
-    if !is_borrowed() {
-        put(&SOCKS, fd, Arc::new(sock));
-    }
 }
 
 /// Notes the epoll set that the kernel makes by `make`. Returns what `make` returns: its descriptor, or a negative number.
@@ -127,7 +69,7 @@ pub fn open_set(make: impl FnOnce() -> RawFd) -> RawFd {
 
 /// `fd` is about to be duplicated. The caller keeps the result until [`duplicated`] has returned.
 pub fn duplicating(fd: RawFd) -> Option<Changing> {
-    (SETS.is_taken(fd) || io_uring::is_watched(fd)).then(reserved::begin)
+    (SETS.is_taken(fd) || rings::is_watched(fd)).then(reserved::begin)
 }
 
 /// `fd` is about to be closed or replaced. The caller keeps the result until that is done.
@@ -140,7 +82,7 @@ pub fn closing(fd: RawFd) -> Result<Closing, Errno> {
         // A `vfork` child may not close them either: it has yet to say what it takes along to its program.
         return Err(Errno::BADF);
     }
-    if !(is_ours(fd) || io_uring::is_watched(fd)) || is_borrowed() {
+    if !(is_ours(fd) || rings::is_watched(fd)) || is_borrowed() {
         return Ok(Closing::default());
     }
     let _deferred = Deferred::begin();
@@ -153,7 +95,7 @@ pub fn closing(fd: RawFd) -> Result<Closing, Errno> {
         ended = sock.listener().filter(|l| l.is_port_needed.load(Ordering::Relaxed)).map(|l| l.queue.id);
     }
     let changing = duplicating(fd);
-    io_uring::forget(fd);
+    rings::forget(fd);
     if let Some(set) = SETS.remove(fd) {
         set.drop_descriptor();
     }
@@ -167,21 +109,18 @@ pub fn duplicated(old: RawFd, new: RawFd) {
     }
     if is_borrowed() {
         // A `vfork` child's numbers are not its parent's: by this cookie the parent's socket is found again.
-        if let (Some(sock), Some(cookie)) = (SOCKS.pin(old), crate::process::fd_passing::cookie(new)) {
+        if let (Some(sock), Some(cookie)) = (SOCKS.pin(old), sys::cookie(new)) {
             sock.set(|settings| settings.cookie = cookie);
         }
         return;
     }
-    if !(is_ours(old) || io_uring::is_watched(old)) {
+    if !(is_ours(old) || rings::is_watched(old)) {
         return;
     }
     let _deferred = Deferred::begin();
     if let Some(sock) = SOCKS.pin(old).map(|s| s.share()) {
-        sock.add_descriptor();
-        if !put(&SOCKS, new, sock.clone()) {
-            sock.drop_descriptor();
-        }
-    } else if io_uring::is_watched(old) {
+        tables::share(&sock, new);
+    } else if rings::is_watched(old) {
         io_uring::duplicated(old, new);
     } else if let Some(set) = SETS.pin(old).map(|s| s.share()) {
         set.add_descriptor();
@@ -220,8 +159,7 @@ pub fn closing_range(first: u32, last: u32) -> Option<Vec<(u32, u32)>> {
     let _deferred = Deferred::begin();
     visibility::forget_all();
     let (socks, sets) = (SOCKS.all(), SETS.all());
-    let ours =
-        socks.iter().map(|(fd, _)| *fd).chain(sets.iter().map(|(fd, _)| *fd)).chain(io_uring::watched());
+    let ours = socks.iter().map(|(fd, _)| *fd).chain(sets.iter().map(|(fd, _)| *fd)).chain(rings::watched());
     for fd in ours {
         if (first..=last).contains(&(fd as u32)) && !is_borrowed() {
             let _ = closing(fd);
@@ -245,25 +183,6 @@ pub fn closing_range(first: u32, last: u32) -> Option<Vec<(u32, u32)>> {
     Some(ranges)
 }
 
-/// Puts `fresh`, for which one descriptor is counted already, in the place of `old`: behind all its descriptors and in epoll sets.
-pub fn exchange(old: &Arc<Sock>, fresh: &Arc<Sock>) {
-    let stands_for = |fd: &RawFd| {
-        fresh.add_descriptor();
-        let done = SOCKS.exchange(*fd, old, fresh.clone());
-        if !done {
-            fresh.drop_descriptor();
-        }
-        done
-    };
-    let n = all_of(old).into_iter().filter(stands_for).count();
-    for (set, fd) in old.sets() {
-        set.exchange(fd, old, fresh);
-    }
-    fresh.drop_descriptor();
-    old.replace();
-    (0..n).for_each(|_| old.drop_descriptor());
-}
-
 /// `listen` on the socket behind `fd`.
 pub fn listen(fd: RawFd, backlog: i32) -> Handled<()> {
     let _deferred = SOCKS.is_taken(fd).then(Deferred::begin);
@@ -282,12 +201,6 @@ pub fn listen(fd: RawFd, backlog: i32) -> Handled<()> {
             let _ = rustix::net::shutdown(sys::borrow(fd), rustix::net::Shutdown::Read);
         }),
     }))
-}
-
-/// The descriptors of this process that stand for `sock`.
-pub fn all_of(sock: &Arc<Sock>) -> Vec<RawFd> {
-    let all = SOCKS.all().into_iter();
-    all.filter(|(_, other)| Arc::ptr_eq(sock, other)).map(|(fd, _)| fd).collect()
 }
 
 /// How a `connect` goes on.
@@ -561,7 +474,13 @@ pub fn epoll_control(epfd: RawFd, op: i32, fd: RawFd, event: Option<libc::epoll_
     let _deferred = (op != libc::EPOLL_CTL_MOD).then(Deferred::begin);
     io_uring::settle_connect(fd);
     match SOCKS.pin(fd) {
-        Some(sock) => Some(set.control(op, fd, &sock, || sock.share(), event)),
+        Some(sock) => {
+            if op == libc::EPOLL_CTL_ADD && sock.is_put_off() {
+                io_uring::wanted(&sock.share(), fd);
+            }
+            listen::await_by_call(&sock);
+            Some(set.control(op, fd, &sock, || sock.share(), event))
+        }
         None => match SETS.pin(fd) {
             Some(inner) => {
                 let (set, inner) = (set.share(), inner.share());

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   file      the calls, by descriptor
-//!   fd        from a descriptor to its object, without a lock
+//!   fd        from a descriptor to its object, without a lock; the tables of this process
 //!   socket    a socket: undecided, connection or listener; its options, its bytes, what the kernel has behind it
 //!   connect   connections and listeners begin: by the service, directly, or left to the kernel
 //!   wait      threads that sleep until something is ready
@@ -37,6 +37,6 @@ pub use rustix::io::Errno;
 #[cfg(not(loom))]
 pub fn remember() {
     // Set once: a second call finds the same function.
-    let _ = session::log::MUTE.set(|| file::SOCKS.is_taken(2));
+    let _ = session::log::MUTE.set(|| fd::tables::SOCKS.is_taken(2));
     session::config::remember();
 }

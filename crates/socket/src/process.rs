@@ -3,6 +3,7 @@
 
 pub(crate) mod bpf;
 pub mod fd_passing;
+mod first_use;
 pub mod fork;
 pub mod io_uring;
 pub mod rlimit_as;

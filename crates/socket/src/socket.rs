@@ -3,21 +3,21 @@
 
 mod holders;
 pub mod io;
+pub mod listener;
 pub(crate) mod options;
 pub(crate) mod pending_sockopts;
 pub mod placeholder;
 pub(crate) mod reported;
 pub(crate) mod settings;
+pub(crate) mod untold;
 pub(crate) mod zerocopy;
 
-use crate::connect::listen::{self, Listener};
-use crate::process::{fd_passing, fork, io_uring};
-use crate::socket::pending_sockopts::Untold;
+use crate::socket::listener::Listener;
 use crate::socket::settings::Settings;
+use crate::socket::untold::Untold;
 use crate::socket::zerocopy::Notices;
-use crate::wait::sigio;
 use crate::wait::watchers::Watchers;
-use control::{KernelReason, Request};
+use control::KernelReason;
 use endpoint::lock::thread_number;
 use endpoint::low_water::SoFar;
 use endpoint::stream::ready;
@@ -25,9 +25,7 @@ use endpoint::{Endpoint, flags};
 pub use holders::InUse;
 use rustix::io::Errno;
 use session::fork_locks::Held;
-use session::sys;
-use session::{self, detached, lock};
-use std::mem;
+use session::{detached, host, lock};
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -59,7 +57,7 @@ pub(crate) struct Moving {
     /// Threads and epoll sets that are told of the socket's news.
     pub(crate) watchers: Watchers,
     /// Options and state that the program has set; `None`: all defaults.
-    settings: Option<Arc<Settings>>,
+    pub(crate) settings: Option<Arc<Settings>>,
 }
 
 /// Bits of [`Sock`]'s `flags`.
@@ -253,7 +251,7 @@ impl Sock {
 
     /// True when the program has neither bound the socket nor set an option, and no other process can have done so.
     pub fn is_untouched(&self) -> bool {
-        !self.has(flag::NAMED) && self.settings().is_none() && !fork::may_dispute()
+        !self.has(flag::NAMED) && self.settings().is_none() && !host::may_dispute()
     }
 
     /// Notes that the placeholder was found to be bound.
@@ -287,8 +285,13 @@ impl Sock {
     /// Without that they could see an undecided socket although the peer has already accepted the connection.
     #[must_use]
     pub fn begin_deciding(&self) -> Deciding<'_> {
+        self.begin_deciding_from(0)
+    }
+
+    /// [`Self::begin_deciding`], where `deciding` has the value `from`.
+    pub(crate) fn begin_deciding_from(&self, from: u32) -> Deciding<'_> {
         let me = thread_number();
-        let ours = self.deciding.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        let ours = self.deciding.compare_exchange(from, me, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         if ours {
             DECIDING.fetch_add(1, Ordering::Relaxed);
         }
@@ -311,29 +314,6 @@ impl Sock {
             Decided::Stream(link) => Role::Stream(link),
             Decided::Listener(listener) => Role::Listener(listener),
         })
-    }
-
-    /// Waits for the thread that decides, unless it is this one (a signal handler interrupted its `connect`).
-    #[cold]
-    fn decided_by_another(&self) -> Option<Role<'_>> {
-        let me = thread_number();
-        loop {
-            let thread = self.deciding.load(Ordering::Acquire);
-            let role = self.decided();
-            if thread >= LATER {
-                let ours = self.deciding.compare_exchange(thread, me, Ordering::AcqRel, Ordering::Relaxed);
-                if ours.is_ok() {
-                    DECIDING.fetch_add(1, Ordering::Relaxed);
-                    let _deciding = Deciding(Some(&self.deciding));
-                    if thread == LATER { io_uring::connect_now(self) } else { fd_passing::take_over(self) }
-                }
-                continue;
-            }
-            if role.is_some() || thread == 0 || thread == me {
-                return role;
-            }
-            sys::give_way();
-        }
     }
 
     /// The connection, if the socket is one.
@@ -482,52 +462,6 @@ impl Sock {
             Some(Role::Stream(link)) => link.pulse(),
             Some(Role::Listener(listener)) => (u64::from(listener.queue.accepting().arrivals()), 0),
             None => (0, 0),
-        }
-    }
-
-    fn close(&self) {
-        self.mark(flag::CLOSED, true);
-        let (watchers, linger) = {
-            let mut moving = lock(&self.moving);
-            let linger = moving.settings.as_ref().and_then(|settings| settings.options.linger());
-            (mem::take(&mut moving.watchers), linger)
-        };
-        watchers.sets().for_each(|(set, fd)| set.forget(fd, self));
-        sigio::forget(self);
-        if let (Some(role), false) = (self.decided(), self.is_parents()) {
-            self.let_go(role, linger);
-        }
-        watchers.threads().for_each(|context| context.wake());
-    }
-
-    /// Gives up this process's hold on the connection or the accept queue.
-    fn let_go(&self, role: Role<'_>, linger: Option<u32>) {
-        let client = session::present();
-        if client.is_none() && detached::is_locked() {
-            // The service knows what this process holds, and lets it go when the process ends.
-            return;
-        }
-        let ours = client.as_ref().map_or(u64::MAX, |c| c.holder_bit());
-        match role {
-            Role::Stream(link) => {
-                let waits = |seconds: &u32| *seconds > 0 && !link.mapped.pair && !link.has_moved();
-                if let Some(seconds) = linger.filter(waits) {
-                    crate::wait::sent(link, Duration::from_secs(u64::from(seconds)));
-                }
-                // The slot may be lent again as soon as it is released, so the lease is asked first.
-                let is_lent = link.mapped.lease.has(link.slot());
-                let last = link.release(ours, linger == Some(0));
-                if last && is_lent {
-                    link.mapped.lease.closed(link.slot());
-                }
-                if let (true, Some(client)) = (link.is_left(), &client) {
-                    client.say(Request::LetGo);
-                }
-                if let (true, Some(client)) = (last && link.must_say_closed(), client) {
-                    client.say(Request::Closed { region: link.mapped.id, slot: link.slot() });
-                }
-            }
-            Role::Listener(listener) => listen::close(listener, client.as_deref()),
         }
     }
 

@@ -8,8 +8,6 @@ use crate::workspace::{Package, Workspace};
 
 /// So many modules may need each other in a circle.
 const CYCLE_MAX: usize = 8;
-/// Crates with larger cycles today. A number here only ever falls, and its line goes with it.
-const LARGER: [(&str, usize); 2] = [("service", 19), ("socket", 24)];
 
 /// A module by its path inside the crate, the root as an empty list.
 type Module = Vec<String>;
@@ -21,19 +19,10 @@ pub fn check(workspace: &Workspace, product: &[&Source]) -> Vec<String> {
 
 fn check_package(package: &Package, product: &[&Source]) -> Option<String> {
     let cycle = largest_cycle(&needs(package, product));
-    let known = LARGER.iter().find(|(noun, _)| *noun == package.noun).map(|(_, most)| *most);
-    let most = known.unwrap_or(CYCLE_MAX);
-    if known.is_some() && cycle.len() < most {
-        return Some(format!(
-            "{}: cycle: {} modules need each other, {most} are allowed: lower the number in xtask's modules.rs",
-            package.folder,
-            cycle.len()
-        ));
-    }
-    (cycle.len() > most).then(|| {
+    (cycle.len() > CYCLE_MAX).then(|| {
         let names: Vec<String> = cycle.iter().map(|module| module.join("::")).collect();
         format!(
-            "{}: cycle: {} modules need each other, at most {most} may: {}",
+            "{}: cycle: {} modules need each other, at most {CYCLE_MAX} may: {}",
             package.folder,
             names.len(),
             names.join(", ")

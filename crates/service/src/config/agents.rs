@@ -4,7 +4,7 @@ use crate::ServiceError;
 use crate::choice::Choices;
 use crate::config::values::AgentPlace;
 use crate::config::{Link, Options};
-use crate::privilege::User;
+use crate::privilege::user::User;
 use control::CongestionRule;
 use std::path::PathBuf;
 

@@ -1,6 +1,5 @@
 //! Values of configuration keys that are more than a number or a word. Each type parses and prints its text form.
 
-use crate::config::CORES_MAX;
 use channel::limits::CHANNELS_MAX;
 use control::CongestionName;
 use serde::{Deserialize, Serialize};
@@ -8,6 +7,9 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
+
+/// `Reply::Region` carries the region's memfd, the slow path's eventfd and one eventfd per core.
+pub(crate) const CORES_MAX: u8 = control::FDS_MAX as u8 - 2;
 
 /// Kinds of ports: what packets go through.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,9 +1,15 @@
 //! The eventfds that wake the contexts of applications. The control thread writes the table; all threads read it, but only to wake a
 //! sleeping context, which costs a system call anyway.
 
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
+
+/// A non-blocking eventfd with counter 0.
+pub fn new_eventfd() -> rustix::io::Result<Arc<OwnedFd>> {
+    Ok(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+}
 
 /// Adds one to an eventfd's counter. A full counter loses nothing: its reader has not looked yet.
 pub fn write_eventfd(fd: BorrowedFd<'_>) {

@@ -14,11 +14,11 @@
 #[cfg(test)]
 mod tests;
 
+use crate::cores::wakers::new_eventfd;
 use crate::cores::wakers::write_eventfd;
 use crate::local::shown::{Shown, look};
 use crate::policy::{Rule, Source};
-use crate::process::fd_liveness::Alive;
-use crate::registry::registration::new_eventfd;
+use crate::process::fd_liveness::{Alive, Watched};
 use crate::sys;
 use control::{Line, LineError, Received, Request, ToService};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -50,22 +50,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Name of a helper. A removed helper's name is not used again.
 type Name = u64;
-
-/// Epoll sets that watch sockets of other processes.
-#[derive(Clone, Debug)]
-pub struct Watched {
-    /// Listening sockets, in one set: it is readable when one of them no longer listens.
-    pub listeners: Alive,
-    /// Sockets of connections that were left with the service.
-    pub connections: Alive,
-}
-
-impl Watched {
-    /// Makes both kinds of sets, without members.
-    pub fn open() -> rustix::io::Result<Self> {
-        Ok(Self { listeners: Alive::open(1)?, connections: Alive::open(16)? })
-    }
-}
 
 /// A message that came with descriptors. The helper has closed them.
 #[derive(Debug)]

@@ -2,64 +2,13 @@
 //! bytes or the end, the connector leaves the connection to another process or dies, or the listener's time is over. Only then does the
 //! connector learn, as on Linux, that the listener is gone.
 
+use crate::listen::deferred::Waiting;
 use crate::listen::origin::{Incoming, Origin};
 use crate::memory::connection::Stage;
 use crate::registry::{Answer, Registry};
 use shm::half_flags::{RELEASED, RESET};
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::time::{Duration, Instant};
-
-/// A connection that waits for its first bytes, and the listener for which it was made.
-#[derive(Clone, Copy, Debug)]
-struct Waiting {
-    listener: u32,
-    incoming: Incoming,
-    until: Instant,
-}
-
-/// All connections that wait for their first bytes.
-#[derive(Debug, Default)]
-pub struct Deferred {
-    all: HashMap<Origin, Waiting>,
-    by_time: BTreeSet<(Instant, Origin)>,
-    by_listener: HashMap<u32, usize>,
-}
-
-impl Deferred {
-    fn add(&mut self, waiting: Waiting) {
-        let origin = waiting.incoming.0;
-        self.take(origin);
-        self.by_time.insert((waiting.until, origin));
-        *self.by_listener.entry(waiting.listener).or_default() += 1;
-        self.all.insert(origin, waiting);
-    }
-
-    fn take(&mut self, origin: Origin) -> Option<Waiting> {
-        let waiting = self.all.remove(&origin)?;
-        self.by_time.remove(&(waiting.until, origin));
-        if let Some(count) = self.by_listener.get_mut(&waiting.listener) {
-            *count -= 1;
-            if *count == 0 {
-                self.by_listener.remove(&waiting.listener);
-            }
-        }
-        Some(waiting)
-    }
-
-    fn count(&self, listener: u32) -> usize {
-        self.by_listener.get(&listener).copied().unwrap_or(0)
-    }
-
-    /// All connections that wait, each with the listener for which it was made.
-    pub fn all(&self) -> impl Iterator<Item = (u32, &Incoming)> {
-        self.all.values().map(|waiting| (waiting.listener, &waiting.incoming))
-    }
-
-    /// When the time of the first waiting connection is over.
-    pub fn due(&self) -> Option<Instant> {
-        self.by_time.first().map(|(until, _)| *until)
-    }
-}
+use std::collections::HashSet;
+use std::time::Duration;
 
 impl Registry {
     /// How long a listener waits for a connection's first bytes; `None`: it does not wait.
@@ -95,7 +44,7 @@ impl Registry {
 
     /// Moves the connections that have waited long enough into their accept queues.
     pub fn announce_due(&mut self) {
-        while let Some(&(until, origin)) = self.listeners.deferred.by_time.first()
+        while let Some((until, origin)) = self.listeners.deferred.first()
             && until <= self.now
         {
             self.let_in(origin);
@@ -105,9 +54,8 @@ impl Registry {
     /// Moves connections into their accept queues if the connector has closed or died.
     pub fn announce_left(&mut self) {
         let is_left =
-            |origin: &Origin| self.connector_flags(*origin).is_none_or(|flags| flags & RELEASED != 0);
-        let left: Vec<Origin> = self.listeners.deferred.all.keys().copied().filter(is_left).collect();
-        left.into_iter().for_each(|origin| self.let_in(origin));
+            |incoming: &Incoming| self.connector_flags(incoming.0).is_none_or(|flags| flags & RELEASED != 0);
+        self.listeners.deferred.that(is_left).into_iter().for_each(|origin| self.let_in(origin));
     }
 
     /// Resets the connections of closed listeners where the acceptor's memory goes, because no process in `held` owns it. Closed with that
@@ -115,10 +63,7 @@ impl Registry {
     pub fn reset_deferred(&mut self, held: &HashSet<u32>) {
         let is_over =
             |incoming: &Incoming| self.party_that_accepts(incoming).is_none_or(|p| !held.contains(&p));
-        let all = self.listeners.deferred.all.iter();
-        let over: Vec<Origin> =
-            all.filter(|(_, waiting)| is_over(&waiting.incoming)).map(|(origin, _)| *origin).collect();
-        over.into_iter().for_each(|origin| self.let_in(origin));
+        self.listeners.deferred.that(is_over).into_iter().for_each(|origin| self.let_in(origin));
     }
 
     /// Ends the wait of a connection, if it waits, and puts it into its accept queue.

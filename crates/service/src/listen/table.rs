@@ -1,6 +1,6 @@
 //! Listening sockets, each with its accept queue and the grants in it.
 
-use crate::listen::defer_accept::Deferred;
+use crate::listen::deferred::Deferred;
 use crate::listen::grants::Grants;
 use crate::process::fd_liveness::Alive;
 use control::CongestionName;

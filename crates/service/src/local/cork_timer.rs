@@ -8,6 +8,7 @@
 //! hostile: a look costs as much as bits are set and sockets hold back, at most one of each per slot; what is released is a position of the
 //! program's own stream, which the reader checks as always.
 
+use crate::local::holds::Hold;
 use crate::memory::region::Use;
 use crate::memory::slot_key::SlotKey;
 use crate::registry::Registry;
@@ -16,7 +17,6 @@ use queue::Doorbell;
 use queue::held::{held_from, let_go_for};
 use shm::sock_state::HELD;
 use shm::{HELD_CONTEXT, Half, MOVED, Side, SockBlock};
-use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -26,31 +26,6 @@ const LIMIT: Duration = Duration::from_millis(200);
 const TICK: Duration = Duration::from_millis(50);
 /// Looks that find nothing in a region before its program must write the waker again.
 const QUIET: u32 = 10;
-
-/// One socket that holds bytes back.
-#[derive(Clone, Copy, Debug)]
-struct Hold {
-    /// Position of the first byte held back.
-    from: u64,
-    due: Instant,
-}
-
-/// The sockets that hold bytes back, as far as the control thread knows.
-#[derive(Debug, Default)]
-pub struct Holds {
-    /// Application regions that are looked at each tick, with the number of looks in a row that found nothing.
-    awake: HashMap<u32, u32>,
-    /// Held bytes by application region and socket block.
-    holds: HashMap<(u32, u32), Hold>,
-    tick: Option<Instant>,
-}
-
-impl Holds {
-    /// When to look next; `None`: nothing is held back.
-    pub fn due(&self) -> Option<Instant> {
-        self.tick
-    }
-}
 
 /// The connection of a socket block that holds bytes back.
 struct Holder<'a> {

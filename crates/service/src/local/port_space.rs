@@ -5,8 +5,8 @@
 
 use crate::listen::origin::Origin;
 use crate::local::port_need::{For, Need};
+use crate::sys::random;
 use crate::sys::set_local_port_range;
-use crate::tcp::random;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};

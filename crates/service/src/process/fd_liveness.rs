@@ -77,6 +77,22 @@ impl Alive {
     }
 }
 
+/// Epoll sets that watch sockets of other processes.
+#[derive(Clone, Debug)]
+pub struct Watched {
+    /// Listening sockets, in one set: it is readable when one of them no longer listens.
+    pub listeners: Alive,
+    /// Sockets of connections that were left with the service.
+    pub connections: Alive,
+}
+
+impl Watched {
+    /// Makes both kinds of sets, without members.
+    pub fn open() -> rustix::io::Result<Self> {
+        Ok(Self { listeners: Alive::open(1)?, connections: Alive::open(16)? })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,7 @@
 //! Registration and regions: every request that is not a listen, connect or report.
 
 use crate::config::values::PortKind;
-use crate::cores::wakers::write_eventfd;
+use crate::cores::wakers::{new_eventfd, write_eventfd};
 use crate::cores::{Command, RELAY_CORE};
 use crate::local::shown::Shown;
 use crate::memory::region::AppRegion;
@@ -13,10 +13,10 @@ use crate::registry::output::Output;
 use crate::registry::{Answer, Registry};
 use crate::report::statistics::Process;
 use crate::report::text;
-use crate::tcp::random;
+use crate::sys::random;
 use control::{PROTOCOL, Parent, RegionInfo, Reply, Request, Settings, Welcome};
 use queue::Doorbell;
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use shm::{CONTEXTS, HELD_CONTEXT, Region, SLOW_CONTEXT, Side, TRUST, TRUST_CONTEXT};
@@ -47,11 +47,6 @@ struct Descent {
 
 /// Most characters kept of a program's name.
 const NAME_LEN: usize = 32;
-
-/// A non-blocking eventfd with counter 0.
-pub fn new_eventfd() -> rustix::io::Result<Arc<OwnedFd>> {
-    Ok(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
-}
 
 /// An eventfd to write, and a descriptor for its sleeper. A process that has the eventfd can fill it and clear its `O_NONBLOCK`, so that
 /// the next writer blocks. So an untrusted sleeper gets an epoll descriptor that watches the eventfd instead; it wakes the sleeper equally

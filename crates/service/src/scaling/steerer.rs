@@ -48,7 +48,7 @@ impl Steerer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::registration::new_eventfd;
+    use crate::cores::wakers::new_eventfd;
     use rustix::event::{PollFd, PollFlags, poll};
 
     /// A port that takes tables for queue 0 and refuses others, when it is allowed to.

@@ -2,8 +2,9 @@
 //! while connecting). What lies in shared memory is let go of at once; only the block stays, for the pending error. A later `connect`,
 //! `listen` or `bind` uses a new socket behind the same descriptors.
 
-use crate::connect::listen::{self, Listener};
-use crate::file::{self, SOCKS};
+use crate::connect::listen;
+use crate::fd::tables::{self, SOCKS};
+use crate::socket::listener::Listener;
 use crate::socket::{Role, Sock, options, pending_sockopts, placeholder};
 use control::Request;
 use endpoint::Endpoint;
@@ -56,7 +57,7 @@ pub fn begin_anew(fd: RawFd) -> Option<Result<Arc<Sock>, Errno>> {
 fn listen_anew(old: &Arc<Sock>, listener: &Listener) -> Result<Arc<Sock>, Errno> {
     listen::may_listen_again(old, listener)?;
     let fresh = Arc::new(Sock::after(old));
-    file::exchange(old, &fresh);
+    tables::exchange(old, &fresh);
     Ok(fresh)
 }
 
@@ -69,13 +70,13 @@ fn renew(old: &Arc<Sock>, fd: RawFd) -> Result<Arc<Sock>, Errno> {
     options::repeat(old, made);
     let nonblock = if old.is_nonblocking() { libc::O_NONBLOCK } else { 0 };
     let mut result = sys::fcntl(made, libc::F_SETFL, nonblock as usize).map(|_| ());
-    for fd in file::all_of(old) {
+    for fd in tables::all_of(old) {
         result = result.and(placeholder::put(made, fd));
     }
     let result = result.and(sys::close(made));
     // The old placeholder is closed, so its port is free.
     let result = result.and_then(|()| if bound > 0 { sys::bind(fd, &name[..bound]) } else { Ok(()) });
     let fresh = Arc::new(Sock::after(old));
-    file::exchange(old, &fresh);
+    tables::exchange(old, &fresh);
     result.map(|()| fresh)
 }

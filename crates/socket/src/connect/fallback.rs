@@ -2,7 +2,7 @@
 //! to have no kernel sockets (`TOWPATH_REQUIRE`).
 
 use crate::connect::Why;
-use crate::file::SOCKS;
+use crate::fd::tables::SOCKS;
 use crate::process::fd_passing;
 use crate::socket::Sock;
 use control::profile::REQUIRE_ENV;

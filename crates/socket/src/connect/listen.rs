@@ -1,8 +1,10 @@
 //! Listening sockets: an accept queue in shared memory beside the kernel's.
 
 use crate::connect::{Why, fallback, whom_to_ask};
+use crate::process::io_uring;
+use crate::process::io_uring::rings;
 use crate::process::visibility;
-use crate::process::{fork, io_uring};
+use crate::socket::listener::Listener;
 use crate::socket::placeholder::{self, Place};
 use crate::socket::{Sock, flag, options};
 use crate::wait::{self, Patience};
@@ -15,38 +17,12 @@ use session::accept_queue::Queue;
 use session::reserved::Changing;
 use session::sys::signal::Deferred;
 use session::sys::{self, address};
-use session::{self, Client, config, detached, log};
+use session::{self, Client, config, detached, host, log};
 use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
-
-/// What the library keeps for an accelerated listening socket.
-#[derive(Debug)]
-pub struct Listener {
-    /// The socket's accept queue.
-    pub queue: Arc<Queue>,
-    /// The connection accepted last came from the queue, not from the kernel.
-    is_busy: AtomicBool,
-    /// Generation of the process that has shown the socket to the service.
-    shown_by: AtomicU32,
-    /// The service wants to hear when the descriptor is closed: connections need the port.
-    pub is_port_needed: AtomicBool,
-}
-
-impl Listener {
-    /// True while another thread of any process may bring connections: not after the socket was shut down.
-    pub fn has_any(&self) -> bool {
-        self.queue.accepting().has_any() && !self.queue.is_over()
-    }
-
-    fn note_busy(&self, on: bool) {
-        if self.is_busy.load(Ordering::Relaxed) != on {
-            self.is_busy.store(on, Ordering::Relaxed);
-        }
-    }
-}
 
 /// The result of `listen`.
 #[derive(Debug, PartialEq, Eq)]
@@ -120,14 +96,14 @@ fn announce(sock: &Arc<Sock>, fd: RawFd, client: &Arc<Client>, backlog: u32) -> 
         }
         _ => return Ok(Listened::Kernel(Why::NO_SERVICE)),
     };
-    let shown_by = AtomicU32::new(fork::generation());
+    let shown_by = AtomicU32::new(host::generation());
     if let Some(listener) = sock.listener() {
         if !Arc::ptr_eq(&listener.queue, &queue) {
             client.say(Request::Unlisten { queue: queue.id, because: Unlisten::GivenUp });
             wait_as_wanted(sock, fd)?;
             return Ok(Listened::Kernel(Why::asked(KernelReason::OtherQueue)));
         }
-        listener.shown_by.store(fork::generation(), Ordering::Relaxed);
+        listener.shown_by.store(host::generation(), Ordering::Relaxed);
         return Ok(Listened::Ours);
     }
     // The kernel's accept must never block: accelerated connections may come meanwhile. The program's own O_NONBLOCK is kept in the queue.
@@ -160,7 +136,7 @@ pub fn wait_as_wanted(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
 fn tell_of_role(sock: &Arc<Sock>) {
     let sets = sock.sets();
     sets.iter().for_each(|(set, fd)| set.adopt(sock, *fd));
-    let is_certain = || !sets.is_empty() || io_uring::are_for_sets() || config::is_required();
+    let is_certain = || !sets.is_empty() || rings::are_for_sets() || config::is_required();
     if let Some(listener) = sock.listener().filter(|_| is_certain()) {
         listener.queue.note_awaited();
     }
@@ -210,19 +186,6 @@ pub fn stop_after_kernel(
 pub fn stop(listener: &Listener) {
     if let Some(client) = session::present() {
         let _ = client.ask(Request::Unlisten { queue: listener.queue.id, because: Unlisten::Stopped });
-    }
-}
-
-/// This process has closed its last descriptor of a listener.
-pub fn close(listener: &Listener, client: Option<&Client>) {
-    let Some(client) = client else { return };
-    let request = Request::Unlisten { queue: listener.queue.id, because: Unlisten::Closed };
-    if listener.queue.is_over() || listener.shown_by.load(Ordering::Relaxed) == fork::generation() {
-        // Perhaps the last holder: when this returns no process connects directly.
-        let is_needed = matches!(client.ask(request), Ok((Reply::PortNeeded, _)));
-        listener.is_port_needed.store(is_needed, Ordering::Relaxed);
-    } else {
-        client.say(request);
     }
 }
 

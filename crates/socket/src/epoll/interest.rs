@@ -88,7 +88,7 @@ impl Item {
         let is_news = match self.reported {
             Some(before) if self.events & EDGE != 0 => {
                 // Another process that shares the socket may have filled it: this process counts only its own stalls.
-                let shared = crate::process::fork::may_dispute() && now & ready::OUT != 0;
+                let shared = session::host::may_dispute() && now & ready::OUT != 0;
                 // Bytes below the low-water mark are no news.
                 let has_bytes = before.pulse.0 != pulse.0 && !self.sock.is_held_back(readiness);
                 has_bytes || before.pulse.1 != pulse.1 || readiness & !before.readiness != 0 || shared

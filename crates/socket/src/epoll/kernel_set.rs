@@ -4,6 +4,7 @@ use super::{Set, merge};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use session::sleeper::Context;
+use session::sys;
 use session::{cancel, detached, lock};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;

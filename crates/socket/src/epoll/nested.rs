@@ -8,7 +8,6 @@
 use super::Set;
 use super::kernel_set::{SETS, event, mark};
 use crate::epoll::interest::{EDGE, ONCE};
-use crate::process::fork;
 use crate::wait::{self, Parties, Party};
 use endpoint::stream::ready;
 use rustix::fd::RawFd;
@@ -17,7 +16,7 @@ use session::fork_locks::Held;
 use session::sleeper::Context;
 use session::sys;
 use session::sys::small_vec::Few;
-use session::{detached, lock};
+use session::{detached, host, lock};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
@@ -233,7 +232,7 @@ impl Set {
     /// Looks whether `epoll_wait` would report an accelerated socket. Takes no event away.
     pub fn look(&self, depth: u32) -> Seen {
         self.renew();
-        if fork::may_dispute() {
+        if host::may_dispute() {
             self.seek_disputed();
         }
         let mut inner = self.drain();

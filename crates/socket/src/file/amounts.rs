@@ -1,6 +1,6 @@
 //! Numbers about a descriptor: bytes to read, bytes unsent, and so on. Changes nothing.
 
-use super::SOCKS;
+use crate::fd::tables::SOCKS;
 use crate::socket::{Sock, flag};
 use endpoint::Endpoint;
 use endpoint::stream::ready;

@@ -4,7 +4,7 @@
 
 use crate::connect::listen;
 use crate::fd::table::Pinned;
-use crate::file;
+use crate::fd::tables;
 use crate::process::io_uring;
 use crate::socket::{Role, Sock, options, pending_sockopts, placeholder};
 use control::{Reply, Request, tcp_state};
@@ -31,11 +31,6 @@ fn word<const N: usize>(fd: RawFd, level: i32, name: i32) -> Option<[u8; N]> {
 
 fn number(fd: RawFd, name: i32) -> Option<i32> {
     word(fd, libc::SOL_SOCKET, name).map(i32::from_ne_bytes)
-}
-
-/// The kernel's unique number (`SO_COOKIE`) of the socket behind a descriptor: the same in every process.
-pub fn cookie(fd: RawFd) -> Option<u64> {
-    word(fd, libc::SOL_SOCKET, libc::SO_COOKIE).map(u64::from_ne_bytes)
 }
 
 /// True for a TCP socket of the kernel that is not connected: a listener, a placeholder, or a socket not used yet.
@@ -71,16 +66,16 @@ pub fn inherit() {
 
 /// Registers the descriptor `fd`, which has come into this process: a connection may come with it.
 pub fn found(fd: RawFd) {
-    if config::is_disabled() || detached::is_locked() || file::is_ours(fd) || !is_idle(fd) {
+    if config::is_disabled() || detached::is_locked() || tables::is_ours(fd) || !is_idle(fd) {
         return;
     }
-    let (Some(cookie), Some(family)) = (cookie(fd), number(fd, libc::SO_DOMAIN)) else { return };
-    match file::SOCKS.all().into_iter().find(|(number, sock)| is_behind(sock, *number, cookie)) {
-        Some((known, _)) => file::duplicated(known, fd),
+    let (Some(cookie), Some(family)) = (sys::cookie(fd), number(fd, libc::SO_DOMAIN)) else { return };
+    match tables::SOCKS.all().into_iter().find(|(number, sock)| is_behind(sock, *number, cookie)) {
+        Some((_, known)) => tables::share(&known, fd),
         None => {
             let flags = sys::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0);
             let nonblock = flags & libc::O_NONBLOCK as usize != 0;
-            file::put_inherited(fd, Sock::inherited(family, nonblock, cookie));
+            tables::put_inherited(fd, Sock::inherited(family, nonblock, cookie));
         }
     }
 }
@@ -88,13 +83,13 @@ pub fn found(fd: RawFd) {
 /// True if `sock` is the socket with cookie `name`. A listener that this process made has no cookie noted yet; then `fd` is asked.
 fn is_behind(sock: &Sock, fd: RawFd, name: u64) -> bool {
     let is_unnamed_listener = || sock.cookie() == 0 && matches!(sock.decided(), Some(Role::Listener(_)));
-    sock.cookie() == name || is_unnamed_listener() && cookie(fd) == Some(name)
+    sock.cookie() == name || is_unnamed_listener() && sys::cookie(fd) == Some(name)
 }
 
 /// First use of a socket that came into this process: asks the service for its connection or accept queue.
 #[cold]
 pub fn take_over(sock: &Sock) {
-    let mine = file::SOCKS.all().into_iter().find(|(_, other)| std::ptr::eq(&raw const **other, sock));
+    let mine = tables::SOCKS.all().into_iter().find(|(_, other)| std::ptr::eq(&raw const **other, sock));
     match mine {
         Some((fd, sock)) if state_in_kernel(fd) == Some(tcp_state::LISTEN) => match io_uring::look(&sock) {
             Ok(()) => listen::join(&sock, fd),
@@ -139,7 +134,7 @@ pub fn hold_reclaim(held: &mut Held) {
 /// What the caller's call fails with: ENOTCONN, or EBUSY when a ring keeps the connection.
 #[cold]
 pub fn reclaim(fd: RawFd) -> Result<(), Errno> {
-    if file::is_borrowed() || detached::is_locked() {
+    if tables::is_borrowed() || detached::is_locked() {
         return Err(Errno::NOTCONN);
     }
     let _deferred = Deferred::begin();
@@ -148,8 +143,8 @@ pub fn reclaim(fd: RawFd) -> Result<(), Errno> {
         std::thread::sleep(Duration::from_millis(1));
         return Ok(());
     };
-    let old = file::SOCKS.pin(fd).map(|sock| sock.share()).ok_or(Errno::NOTCONN)?;
-    let (Some(Role::Stream(before)), Some(cookie)) = (old.decided(), cookie(fd)) else {
+    let old = tables::SOCKS.pin(fd).map(|sock| sock.share()).ok_or(Errno::NOTCONN)?;
+    let (Some(Role::Stream(before)), Some(cookie)) = (old.decided(), sys::cookie(fd)) else {
         return Err(Errno::NOTCONN);
     };
     if before.is_unconnected() {
@@ -171,30 +166,30 @@ pub fn reclaim(fd: RawFd) -> Result<(), Errno> {
         let inline = before.block().flags.load(Ordering::Relaxed) & flags::INLINE;
         link.block().flags.fetch_or(inline, Ordering::Relaxed);
     }
-    file::exchange(&old, &fresh);
+    tables::exchange(&old, &fresh);
     Ok(())
 }
 
 /// The socket behind `fd`, for a call that needs its connection from the beginning; takes the connection back if it has moved.
 pub fn settled(fd: RawFd) -> Option<Pinned<'static, Sock>> {
-    let sock = file::SOCKS.pin(fd)?;
+    let sock = tables::SOCKS.pin(fd)?;
     if !sock.has_moved() {
         return Some(sock);
     }
     drop(sock);
     // If that fails, the call finds that the connection has moved.
     let _ = reclaim(fd);
-    file::SOCKS.pin(fd)
+    tables::SOCKS.pin(fd)
 }
 
 /// Prepares the descriptor `fd` for leaving this process.
 pub fn leaving(fd: RawFd) {
     // The process that receives it may bind it.
-    file::SOCKS.pin(fd).iter().for_each(|sock| sock.note_named());
-    let Some(sock) = file::SOCKS.pin(fd).map(|sock| sock.share()).filter(|_| !detached::is_locked()) else {
+    tables::SOCKS.pin(fd).iter().for_each(|sock| sock.note_named());
+    let Some(sock) = tables::SOCKS.pin(fd).map(|sock| sock.share()).filter(|_| !detached::is_locked()) else {
         return;
     };
-    if file::is_borrowed() {
+    if tables::is_borrowed() {
         return;
     }
     let _deferred = Deferred::begin();
@@ -210,7 +205,7 @@ pub fn leaving(fd: RawFd) {
 /// program gets some socket that only this library can use.
 pub fn before_exec() -> bool {
     // A `vfork` child must not finish the registration that its parent has only announced.
-    if !file::has_any() || detached::is_locked() || (file::is_borrowed() && session::is_announced()) {
+    if !tables::has_any() || detached::is_locked() || (tables::is_borrowed() && session::is_announced()) {
         return false;
     }
     let _deferred = Deferred::begin();
@@ -238,22 +233,22 @@ pub fn before_exec() -> bool {
 
 /// The service cannot be reached from a new root directory: a process that has sockets, its own or inherited ones, registers before.
 pub fn before_chroot() {
-    if file::has_any() && !file::is_borrowed() {
+    if tables::has_any() && !tables::is_borrowed() {
         drop(session::current());
     }
 }
 
 /// The socket behind `fd`, found by its cookie: a `vfork` child's descriptors may differ from its parent's.
 fn behind(fd: RawFd) -> Option<Arc<Sock>> {
-    let cookie = cookie(fd)?;
-    let known = file::SOCKS.all().into_iter().find(|(_, sock)| sock.cookie() == cookie);
-    let by_number = || file::SOCKS.pin(fd).filter(|sock| sock.cookie() == 0).map(|s| s.share());
+    let cookie = sys::cookie(fd)?;
+    let known = tables::SOCKS.all().into_iter().find(|(_, sock)| sock.cookie() == cookie);
+    let by_number = || tables::SOCKS.pin(fd).filter(|sock| sock.cookie() == 0).map(|s| s.share());
     known.map(|(_, sock)| sock).or_else(by_number)
 }
 
 /// Before a fork of a child that gets no holder bit: hands over all connections, which the child then asks for by their descriptors.
 pub fn leave_all(client: &Client) {
-    for (fd, sock) in file::SOCKS.all() {
+    for (fd, sock) in tables::SOCKS.all() {
         if sock.link().is_some_and(|link| link.block().holders.load(Ordering::Relaxed) & TRUST == 0) {
             leave(client, &sock, fd);
         }
@@ -262,12 +257,12 @@ pub fn leave_all(client: &Client) {
 
 /// In a forked child without a holder bit: turns the parent's connections into sockets as if they had come from another process.
 pub fn inherit_from_parent() {
-    for (_, sock) in file::SOCKS.all() {
+    for (_, sock) in tables::SOCKS.all() {
         if let (Some(Role::Stream(_)), cookie @ 1..) = (sock.decided(), sock.cookie()) {
             let fresh = Arc::new(Sock::inherited(sock.family(), sock.is_nonblocking(), cookie));
             fresh.share_settings(sock.settings());
             // The replaced object belongs to the parent, which closes it.
-            file::exchange(&sock, &fresh);
+            tables::exchange(&sock, &fresh);
         }
     }
 }
@@ -276,7 +271,9 @@ fn leave(client: &Client, sock: &Sock, fd: RawFd) {
     let link = match sock.decided() {
         Some(Role::Stream(link)) => link,
         // The receiving process gets an accept queue of its own. The cookie tells it is the same listener if it comes back here.
-        Some(Role::Listener(_)) => return sock.set(|settings| settings.cookie = cookie(fd).unwrap_or(0)),
+        Some(Role::Listener(_)) => {
+            return sock.set(|settings| settings.cookie = sys::cookie(fd).unwrap_or(0));
+        }
         None => return,
     };
     let _ = link.peer_flags();
@@ -284,10 +281,10 @@ fn leave(client: &Client, sock: &Sock, fd: RawFd) {
         return log(Level::Info, format_args!("fd {fd} does not take its connection along: {e}"));
     }
     // If the connection has moved, the service has it already.
-    let (Some(cookie), false) = (cookie(fd), link.is_over() || link.has_moved()) else { return };
+    let (Some(cookie), false) = (sys::cookie(fd), link.is_over() || link.has_moved()) else { return };
     sock.set(|settings| settings.cookie = cookie);
     let left = link.leave();
-    if file::is_borrowed() {
+    if tables::is_borrowed() {
         // A `vfork` child uses its parent's control line and memory, but not its descriptors: an answer would come to the wrong table.
         client.hint(Request::Leave(left), fd);
         return;

@@ -1,18 +1,19 @@
 //! `fork`: the child holds every socket its parent holds, registers for itself, and sleeps on nothing of its parent's.
 
-use crate::file;
+use crate::fd::tables;
+use crate::process::io_uring::rings;
 use crate::process::{fd_passing, io_uring, rlimit_as};
 use crate::socket::{self, Role, Sock, flag, pending_sockopts, placeholder};
 use crate::wait::sigio;
 use rustix::fd::RawFd;
 use session::cancel;
 use session::fork_locks::Held;
-use session::host::HOST;
+use session::host::{self, HOST};
 use session::log::{Level, log};
+use session::sys::cycle_account;
 use session::sys::only_thread::{self, Alone};
 use session::sys::signal::Deferred;
-use session::sys::{self, cycle_account};
-use session::{self, Client, detached, reserved};
+use session::{Client, detached, reserved};
 use shm::TRUST;
 use std::cell::{Cell, RefCell};
 use std::mem::ManuallyDrop;
@@ -21,8 +22,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The bit by which this process, a forked child, holds what its parent holds; 0 in any other.
 static HELD_AS: AtomicU64 = AtomicU64::new(0);
-
-pub use session::host::{dispute, generation, may_dispute};
 
 thread_local! {
     /// True when the forking process has no other thread.
@@ -45,7 +44,7 @@ pub fn prepare() {
     // in the child as here.
     let alone = Alone::new();
     ALONE.set(alone.is_some());
-    file::SETS.each(|_, set| set.before_fork());
+    tables::SETS.each(|_, set| set.before_fork());
     placeholder::before_fork(alone.as_ref());
     // Completes this process's own registration.
     let _ = session::present();
@@ -69,8 +68,8 @@ pub fn prepare() {
 }
 
 fn hold(client: Option<&Arc<Client>>, held: &mut Held) {
-    let socks = each_once(file::SOCKS.all());
-    let sets = each_once(file::SETS.all());
+    let socks = tables::each_once(tables::SOCKS.all());
+    let sets = tables::each_once(tables::SETS.all());
     sets.iter().for_each(|set| set.hold_context(held));
     socks.iter().for_each(|sock| sock.hold(held));
     sets.iter().for_each(|set| set.hold_interest(held));
@@ -96,14 +95,6 @@ impl Sock {
     }
 }
 
-/// The objects in `all`, each once: several descriptors may stand for one.
-pub(crate) fn each_once<T>(all: Vec<(RawFd, Arc<T>)>) -> Vec<Arc<T>> {
-    let mut all: Vec<_> = all.into_iter().map(|(_, object)| object).collect();
-    all.sort_by_key(Arc::as_ptr);
-    all.dedup_by(|a, b| Arc::ptr_eq(a, b));
-    all
-}
-
 /// Sets the child's holder bit on every socket; takes a bit when the first one is found.
 fn promise(client: &Client, alone: Option<&Alone>) {
     // A child that cannot say hello cannot hold anything.
@@ -123,11 +114,11 @@ fn promise(client: &Client, alone: Option<&Alone>) {
         }
     };
     match alone {
-        Some(alone) => file::SOCKS.each_alone(alone, &mut give),
-        None => file::SOCKS.each(|fd, sock| give(fd, sock)),
+        Some(alone) => tables::SOCKS.each_alone(alone, &mut give),
+        None => tables::SOCKS.each(|fd, sock| give(fd, sock)),
     }
     let Some(holder) = holder else { return };
-    dispute();
+    host::dispute();
     if holder.is_none() {
         log(
             Level::Info,
@@ -171,9 +162,9 @@ pub fn child() {
 
 fn become_child() {
     if !ALONE.get() {
-        file::SOCKS.forget_pins();
-        file::SETS.forget_pins();
-        io_uring::forget_pins();
+        tables::SOCKS.forget_pins();
+        tables::SETS.forget_pins();
+        rings::forget_pins();
     }
     drop(HELD.take());
     if !ALONE.get() {
@@ -185,26 +176,26 @@ fn become_child() {
     HOST.forks.fetch_add(1, Ordering::AcqRel);
     sigio::forget_all();
     reserved::settle();
-    io_uring::forked();
+    rings::forked();
     let Some(parent) = session::present() else { return };
     // The parent's registration is never dropped here: its descriptors and locks are copies of the parent's.
     std::mem::forget(parent.clone());
     if !(ALONE.get() && socket::none_decides()) {
         let mut stuck = Vec::new();
-        file::SOCKS.each(|fd, sock| {
+        tables::SOCKS.each(|fd, sock| {
             placeholder::forget_threads(sock);
             if !sock.forget_threads() {
                 stuck.push(fd);
             }
         });
         // Not dropped: that would take the stuck lock.
-        stuck.into_iter().filter_map(|fd| file::SOCKS.remove(fd)).for_each(std::mem::forget);
+        stuck.into_iter().filter_map(|fd| tables::SOCKS.remove(fd)).for_each(std::mem::forget);
         socket::nobody_decides();
     }
     HELD_AS.store(PROMISED.get().map_or(0, |holder| 1 << holder), Ordering::Relaxed);
     let Some(holder) = PROMISED.take() else {
         // No bit says that this child holds the sockets, too: if it closed one, the parent would lose it.
-        file::SOCKS.each(|_, sock| sock.leave_to_parent());
+        tables::SOCKS.each(|_, sock| sock.leave_to_parent());
         parent.hang_up();
         session::replace(None);
         fd_passing::inherit_from_parent();
@@ -217,9 +208,9 @@ fn become_child() {
 /// number of a set that was made meanwhile may be free here, and the next file's.
 fn forget_stuck_sets() {
     let mut stuck = Vec::new();
-    file::SETS.each(|fd, set| stuck.extend((!set.is_usable()).then_some(fd)));
+    tables::SETS.each(|fd, set| stuck.extend((!set.is_usable()).then_some(fd)));
     // Not dropped: that would take the stuck lock.
-    stuck.into_iter().filter_map(|fd| file::SETS.remove(fd)).for_each(std::mem::forget);
+    stuck.into_iter().filter_map(|fd| tables::SETS.remove(fd)).for_each(std::mem::forget);
 }
 
 /// This process is about to end. A forked child lets go of what others hold, too: a process that has waited for its end then holds it
@@ -228,10 +219,10 @@ fn forget_stuck_sets() {
 pub fn ending() {
     let ours = HELD_AS.load(Ordering::Relaxed);
     // Another thread might be in the middle of a call.
-    if ours == 0 || file::is_borrowed() || !only_thread::is_certain() {
+    if ours == 0 || tables::is_borrowed() || !only_thread::is_certain() {
         return;
     }
-    file::SOCKS.each(|_, sock| {
+    tables::SOCKS.each(|_, sock| {
         let Some(Role::Stream(link)) = sock.decided() else { return };
         let others = |holders: u64| {
             let rest = holders & !ours;

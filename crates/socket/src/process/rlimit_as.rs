@@ -1,7 +1,7 @@
 //! `RLIMIT_AS`, getrlimit(2): the program's limit is for its own memory, not for what this library has mapped. The kernel is told of one
 //! that has room for both.
 
-use crate::file;
+use crate::fd::tables;
 use control::Request;
 use rustix::process::{Resource, getrlimit};
 use session::{self, lock};
@@ -22,7 +22,7 @@ pub fn hold(held: &mut session::fork_locks::Held) {
 
 /// Sets the program's limits by `tell`, which says whether the kernel has taken them.
 pub fn set(wanted: Limits, tell: impl FnOnce(Limits) -> bool) {
-    let client = if file::has_any() { session::present() } else { None };
+    let client = if tables::has_any() { session::present() } else { None };
     let ours = client.as_ref().map_or(0, |client| client.mapped_bytes());
     let widened = |limit: u64| if limit == NONE { NONE } else { limit.saturating_add(ours) };
     let hard = getrlimit(Resource::As).maximum.unwrap_or(NONE);

@@ -2,10 +2,10 @@
 //! Peers of this host are told to look for news themselves if this process may lack their eventfds.
 
 use crate::connect::listen;
+use crate::epoll;
+use crate::fd::tables;
 use crate::process::bpf::{self, Call};
-use crate::process::fork;
 use crate::socket::{Role, pending_sockopts, placeholder};
-use crate::{epoll, file};
 use endpoint::Endpoint;
 use libc::c_long;
 use queue::stream::raise;
@@ -99,7 +99,7 @@ pub fn enter<T>(lock: &Lock, install: impl FnOnce() -> Result<T, Errno>) -> Resu
 fn prepare() {
     let _ = endpoint::lock::thread_number();
     let _ = epoll::mark(0);
-    file::SOCKS.each(|fd, sock| {
+    tables::SOCKS.each(|fd, sock| {
         let _ = pending_sockopts::tell(sock, fd);
     });
     // A forked child does not begin a registration that it cannot complete: it goes on with its parent's.
@@ -107,7 +107,7 @@ fn prepare() {
     let client = if is_too_late { None } else { session::present() };
     // Later the region cannot get more memory.
     client.iter().for_each(|client| client.grow(&client.home));
-    for sock in fork::each_once(file::SOCKS.all()) {
+    for sock in tables::each_once(tables::SOCKS.all()) {
         if let Some(link) = sock.stream() {
             // Later the service could not be told that the connection has its first bytes.
             link.announce();

@@ -4,8 +4,9 @@
 //! `poll` leaves no trace that could be found. io_urings that the program has made by direct calls are found by the same search.
 
 use crate::connect::{Why, fallback, listen};
-use crate::file::{self, SETS, SOCKS};
-use crate::process::{fork, io_uring};
+use crate::fd::tables::{self, SETS, SOCKS};
+use crate::process::io_uring;
+use crate::process::io_uring::rings;
 use crate::socket::{Role, Sock};
 use control::KernelReason;
 use rustix::fd::RawFd;
@@ -51,7 +52,7 @@ fn meet(client: &Client, fd: RawFd) -> Stranger {
 #[cold]
 fn is_strange(client: &Client, fd: RawFd) -> bool {
     is_settled(|| {
-        matches!(meet(client, fd), Stranger::Set) && !(file::is_ours(fd) || reserved::is_internal(fd))
+        matches!(meet(client, fd), Stranger::Set) && !(tables::is_ours(fd) || reserved::is_internal(fd))
     })
 }
 
@@ -111,7 +112,7 @@ fn find(client: &Client, near: RawFd) -> bool {
             let bit = unknown & unknown.wrapping_neg();
             unknown ^= bit;
             let fd = (i * 64) as RawFd + bit.trailing_zeros() as RawFd;
-            if !file::is_ours(fd) {
+            if !tables::is_ours(fd) {
                 match meet(client, fd) {
                     Stranger::Set if is_strange(client, fd) => return true,
                     Stranger::Set => continue,
@@ -120,9 +121,7 @@ fn find(client: &Client, near: RawFd) -> bool {
                         free += 1;
                         continue;
                     }
-                    Stranger::Other
-                        if io_uring::may_be_strange() && is_settled(|| io_uring::is_strange(fd)) =>
-                    {
+                    Stranger::Other if rings::may_be_strange() && is_settled(|| rings::is_strange(fd)) => {
                         io_uring::note_strange();
                     }
                     Stranger::Other => {}
@@ -154,7 +153,7 @@ fn found() {
     }
     leave_all(KernelReason::Epoll, |sock| !sock.is_in_set());
     let is_deaf = |sock: &Arc<Sock>| sock.stream().is_some() && sock.is_nonblocking() && !sock.is_in_set();
-    let deaf = fork::each_once(SOCKS.all()).into_iter().filter(is_deaf).count();
+    let deaf = tables::each_once(SOCKS.all()).into_iter().filter(is_deaf).count();
     if deaf > 0 {
         let text = format_args!(
             "this program waits by epoll past the C library, and hears nothing there of {deaf} connections that were \
@@ -166,7 +165,7 @@ fn found() {
 
 /// Leaves the listeners for which `is_left` is true to the kernel alone.
 pub fn leave_all(reason: KernelReason, is_left: impl Fn(&Sock) -> bool) {
-    for sock in fork::each_once(SOCKS.all()) {
+    for sock in tables::each_once(SOCKS.all()) {
         if matches!(sock.decided(), Some(Role::Listener(_))) && is_left(&sock) {
             leave(&sock, reason);
         }
@@ -175,7 +174,7 @@ pub fn leave_all(reason: KernelReason, is_left: impl Fn(&Sock) -> bool) {
 
 /// Leaves a listener to the kernel alone.
 fn leave(sock: &Arc<Sock>, reason: KernelReason) {
-    let all = file::all_of(sock);
+    let all = tables::all_of(sock);
     let Some(fd) = all.first() else { return };
     if let Some(listener) = sock.listener() {
         // A thread that waits by system calls of its own hears nothing of any queue.
@@ -205,7 +204,7 @@ fn is_held(fd: RawFd) -> bool {
 /// A listener or connection was made non-blocking, or a listener had nothing to accept: checks whether the program waits in an epoll set
 /// of its own. If so, returns why, and leaves a listener to the kernel unless the user forbids that.
 pub fn notice(sock: &Arc<Sock>, fd: RawFd) -> Option<Why> {
-    if sock.is_in_set() || detached::is_locked() || file::is_borrowed() {
+    if sock.is_in_set() || detached::is_locked() || tables::is_borrowed() {
         return None;
     }
     let client = session::present()?;

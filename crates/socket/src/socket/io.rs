@@ -1,7 +1,8 @@
 //! Bytes in and out by descriptor: `recv`, `send` and all their relatives.
 
 use crate::connect::fallback::surrender;
-use crate::file::{Handled, SOCKS};
+use crate::fd::tables::SOCKS;
+use crate::file::Handled;
 use crate::process::fd_passing;
 use crate::socket::Sock;
 use crate::wait::{self, Patience, Restarts};

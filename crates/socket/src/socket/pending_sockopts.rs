@@ -1,13 +1,8 @@
 //! Options that the placeholder of a connection has not been given yet. A socket that never sends a byte has no use for its listener's
 //! options, nor for the TCP switches that programs set with every request (nginx corks and uncorks each answer). They are noted here, and
 //! set on the placeholder when it may be asked for them: by another process with its descriptor, or by a call for another option.
-//!
-//! ```text
-//!   bit   0..3          3..6                     6           7
-//!         switch is on  switch was set by that   switches    the listener's options
-//!                                                are untold  are untold
-//! ```
 
+use crate::socket::untold::switch;
 use crate::socket::{Sock, placeholder};
 use endpoint::Endpoint;
 use endpoint::option_values::int;
@@ -17,51 +12,7 @@ use rustix::io::Errno;
 use session::detached;
 use session::sys;
 use shm::TRUST;
-use std::sync::atomic::{AtomicU8, Ordering};
-
-/// Options that are on or off and concern the TCP stack only.
-const SWITCHES: [i32; 3] = [libc::TCP_NODELAY, libc::TCP_CORK, libc::TCP_QUICKACK];
-
-const SWITCHES_UNTOLD: u8 = 1 << 6;
-const LISTENERS_UNTOLD: u8 = 1 << 7;
-
-const fn on(switch: usize) -> u8 {
-    1 << switch
-}
-
-const fn is_set(switch: usize) -> u8 {
-    1 << (switch + SWITCHES.len())
-}
-
-/// The bits drawn in the module's documentation.
-#[derive(Debug, Default)]
-pub struct Untold(AtomicU8);
-
-impl Untold {
-    fn bits(&self) -> u8 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    fn note(&self, switch: usize, is_on: bool) {
-        let noted = |bits: u8| {
-            let rest = bits & !on(switch) | is_set(switch) | SWITCHES_UNTOLD;
-            Some(if is_on { rest | on(switch) } else { rest })
-        };
-        // The closure never refuses. AcqRel: as in `tell_switches`.
-        let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, noted);
-    }
-
-    /// The switches that were set, each with its value as the kernel takes it.
-    fn switches(bits: u8) -> impl Iterator<Item = (i32, [u8; 4])> {
-        let of = move |(i, name)| (name, i32::from(bits & on(i) != 0).to_ne_bytes());
-        SWITCHES.into_iter().enumerate().filter(move |(i, _)| bits & is_set(*i) != 0).map(of)
-    }
-}
-
-/// The index of a switch in [`SWITCHES`]; `None` for any other option.
-fn switch(level: i32, name: i32) -> Option<usize> {
-    if level == libc::IPPROTO_TCP { SWITCHES.iter().position(|switch| *switch == name) } else { None }
-}
+use std::sync::atomic::Ordering;
 
 /// True when no other process has the socket, so none can ask the placeholder.
 fn is_alone(link: &Endpoint) -> bool {
@@ -97,32 +48,28 @@ pub fn set(
 
 /// `getsockopt` of a switch that the placeholder has not been given; `None`: the kernel knows the answer.
 pub fn get(sock: &Sock, level: i32, name: i32) -> Option<i32> {
-    let (bits, switch) = (sock.untold.bits(), switch(level, name)?);
-    let is_known = bits & SWITCHES_UNTOLD != 0 && bits & is_set(switch) != 0;
-    is_known.then_some(i32::from(bits & on(switch) != 0))
+    sock.untold.value(switch(level, name)?).map(i32::from)
 }
 
 /// After a switch was set on the placeholder directly: forgets the value noted here.
 pub fn forget(sock: &Sock, level: i32, name: i32) {
     if let Some(switch) = switch(level, name) {
-        sock.untold.0.fetch_and(!is_set(switch), Ordering::AcqRel);
+        sock.untold.forget(switch);
     }
 }
 
 /// Notes that the placeholder of an accepted socket has not been given its listener's options.
 pub fn begin(sock: &Sock) {
-    sock.untold.0.fetch_or(LISTENERS_UNTOLD, Ordering::Relaxed);
+    sock.untold.note_listeners();
 }
 
 /// Sets the noted switches on the placeholder. Takes no lock, so a process that is about to fork can use it.
 pub fn tell_switches(sock: &Sock, fd: RawFd) {
     // A common socket, which many connections share, gets no options.
-    if sock.untold.bits() & SWITCHES_UNTOLD == 0 || placeholder::own(sock, fd).is_err() {
+    if !sock.untold.has_switches() || placeholder::own(sock, fd).is_err() {
         return;
     }
-    // AcqRel: of two threads that do this, the second finds the bits as the first left them.
-    let bits = sock.untold.0.fetch_and(!SWITCHES_UNTOLD, Ordering::AcqRel);
-    for (name, value) in Untold::switches(bits) {
+    for (name, value) in sock.untold.take_switches() {
         let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, name, &value);
     }
 }
@@ -133,10 +80,10 @@ pub fn tell_switches(sock: &Sock, fd: RawFd) {
 /// As [`placeholder::own`]'s.
 pub fn tell(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
     placeholder::own(sock, fd)?;
-    if sock.untold.bits() & (SWITCHES_UNTOLD | LISTENERS_UNTOLD) == 0 {
+    if sock.untold.is_nothing() {
         return Ok(());
     }
-    if sock.untold.0.fetch_and(!LISTENERS_UNTOLD, Ordering::AcqRel) & LISTENERS_UNTOLD != 0 {
+    if sock.untold.take_listeners() {
         let settings = sock.settings();
         for (option, value) in settings.iter().flat_map(|settings| settings.options.passed_on()) {
             // The kernel accepted each of these values on the listener.
@@ -149,7 +96,7 @@ pub fn tell(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
 
 /// Copies the noted switches into the settings, for another object or placeholder that is to stand for the socket.
 pub fn keep(sock: &Sock) {
-    for (name, value) in Untold::switches(sock.untold.bits()) {
+    for (name, value) in sock.untold.switches() {
         sock.set(|settings| settings.note(Name::new(libc::IPPROTO_TCP, name), &value));
     }
 }

@@ -5,8 +5,8 @@
 //!
 //! While the common socket is there, `O_NONBLOCK` of the connection is kept in its socket block only.
 
-use crate::file;
-use crate::process::{fd_passing, io_uring};
+use crate::fd::tables;
+use crate::process::io_uring::rings;
 use crate::socket::{Sock, flag};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
@@ -53,7 +53,7 @@ pub fn prepare(family: i32) {
     }
     let _changing = reserved::begin();
     let Ok(made) = idle(family) else { return };
-    let Some(name) = fd_passing::cookie(made) else {
+    let Some(name) = sys::cookie(made) else {
         let _ = sys::close(made);
         return;
     };
@@ -150,8 +150,8 @@ fn may_share(sock: &Sock, listener: &Queue) -> bool {
         && FORKS.load(Ordering::SeqCst) == 0
         && !IS_OVER.load(Ordering::Relaxed)
         && !detached::is_locked()
-        && !io_uring::are_any()
-        && !file::is_borrowed()
+        && !rings::are_any()
+        && !tables::is_borrowed()
         && has_reserve(sock.family())
 }
 
@@ -258,15 +258,15 @@ fn own_all(alone: Option<&Alone>) {
         let _ = own(sock, fd);
     };
     match alone {
-        Some(alone) => file::SOCKS.each_alone(alone, part_with),
-        None => file::SOCKS.each(|fd, sock| part_with(fd, sock)),
+        Some(alone) => tables::SOCKS.each_alone(alone, part_with),
+        None => tables::SOCKS.each(|fd, sock| part_with(fd, sock)),
     }
 }
 
 /// Gives every socket its own kernel socket: before `vfork` (a child with its own descriptors and this process's memory), before the limit
 /// of descriptors may fall below those in use, and before the program may give some to an io_uring.
 pub fn own_each() {
-    if file::has_any() && !file::is_borrowed() {
+    if tables::has_any() && !tables::is_borrowed() {
         let _deferred = Deferred::begin();
         own_all(None);
     }
@@ -307,7 +307,7 @@ pub fn forget_threads(sock: &Sock) {
 
 #[cold]
 fn part(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
-    if file::is_borrowed() {
+    if tables::is_borrowed() {
         // A `vfork` child: its parent has done this before; only connections accepted since still have the common socket.
         return Err(Errno::AGAIN);
     }
@@ -323,8 +323,8 @@ fn part(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
 }
 
 fn replace(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
-    let is_still_there = fd_passing::cookie(fd)
-        .is_some_and(|name| NAMES.iter().any(|common| common.load(Ordering::Relaxed) == name));
+    let is_still_there =
+        sys::cookie(fd).is_some_and(|name| NAMES.iter().any(|common| common.load(Ordering::Relaxed) == name));
     if !is_still_there {
         // The C library closed the descriptor by an internal call: the number now belongs to another file.
         return Ok(());
@@ -362,7 +362,7 @@ pub fn put(from: RawFd, fd: RawFd) -> Result<(), Errno> {
 
 /// Makes a call that changes the descriptor itself, while no other thread replaces the socket behind it.
 pub fn steady<R>(sock: &Sock, call: impl FnOnce() -> R) -> R {
-    if !sock.has(flag::COMMON) || file::is_borrowed() {
+    if !sock.has(flag::COMMON) || tables::is_borrowed() {
         return call();
     }
     let _deferred = Deferred::begin();

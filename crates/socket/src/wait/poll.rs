@@ -1,6 +1,6 @@
 //! `poll` and `select` over descriptors of both kinds.
 
-use crate::file;
+use crate::fd::tables;
 use crate::process::fd_passing;
 use crate::socket::InUse;
 use crate::wait::{self, Parties, Party, with_entries};
@@ -60,7 +60,7 @@ fn party(entry: &libc::pollfd) -> Option<Party> {
         crate::connect::listen::await_by_call(&sock);
         return Some(Party::Sock(sock, u32::from(entry.events as u16)));
     }
-    let set = file::SETS.pin(entry.fd)?;
+    let set = tables::SETS.pin(entry.fd)?;
     (set.is_polled() || detached::is_locked()).then(|| Party::Set(set.share()))
 }
 
@@ -73,7 +73,7 @@ pub fn poll(
     wait: impl FnOnce() -> Result<Wait, Errno>,
 ) -> Option<Result<usize, Errno>> {
     let _waiting = cycle_account::enter(Section::Wait);
-    let touches = |e: &libc::pollfd| e.fd >= 0 && file::is_ours(e.fd);
+    let touches = |e: &libc::pollfd| e.fd >= 0 && tables::is_ours(e.fd);
     if !fds.iter().any(touches) {
         return None;
     }

@@ -4,8 +4,7 @@
 //!
 //! The C library does not know the thread (`sys/thread.rs` says why), so what it runs neither allocates nor puts signals off.
 
-use crate::file;
-use crate::process::fork;
+use crate::fd::tables;
 use crate::socket::{Role, Sock};
 use endpoint::stream::ready;
 use queue::Doorbell;
@@ -16,7 +15,7 @@ use session::fork_locks::Held;
 use session::sleeper::Context;
 use session::sys::signal::{Deferred, F_GETSIG, Owner, publish, published};
 use session::sys::{self, thread};
-use session::{self, Client, detached, lock};
+use session::{self, Client, detached, host, lock};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -71,12 +70,12 @@ static TELLER: AtomicPtr<Teller> = AtomicPtr::new(ptr::null_mut());
 /// The thread that serves `client`, if there is one.
 fn present(client: &Arc<Client>) -> Option<&'static Teller> {
     let known = published(&TELLER)?;
-    (known.generation == fork::generation() && Arc::ptr_eq(&known.context.client, client)).then_some(known)
+    (known.generation == host::generation() && Arc::ptr_eq(&known.context.client, client)).then_some(known)
 }
 
 fn start(client: &Arc<Client>) -> Result<&'static Teller, Errno> {
     let before = TELLER.load(Ordering::Acquire);
-    let fresh = Box::new(Teller { generation: fork::generation(), context: Context::take(client)? });
+    let fresh = Box::new(Teller { generation: host::generation(), context: Context::take(client)? });
     // Of several threads that come here at once, the one that publishes its object starts the thread.
     let Some(teller) = publish(&TELLER, before, fresh) else { return present(client).ok_or(Errno::AGAIN) };
     thread::start(run, ptr::from_ref(teller).expose_provenance()).map(|()| teller)
@@ -84,8 +83,8 @@ fn start(client: &Arc<Client>) -> Result<&'static Teller, Errno> {
 
 /// The program has set an owner for the socket behind `fd`, or has asked for signals: from now on signals are sent for it.
 pub fn asked(fd: RawFd) {
-    let Some(sock) = file::SOCKS.pin(fd).map(|sock| sock.share()) else { return };
-    if file::is_borrowed() || detached::is_locked() {
+    let Some(sock) = tables::SOCKS.pin(fd).map(|sock| sock.share()) else { return };
+    if tables::is_borrowed() || detached::is_locked() {
         return;
     }
     let _deferred = Deferred::begin();
@@ -101,7 +100,7 @@ pub fn asked(fd: RawFd) {
         ANY.store(true, Ordering::Relaxed);
     }
     // An epoll set that also holds the socket no longer gets its doorbells: it has to look by itself.
-    fork::dispute();
+    host::dispute();
     sock.enter(&teller.context);
     teller.context.wake();
 }
@@ -202,7 +201,7 @@ impl Told {
     fn look(&mut self) {
         let (fd, sock) = (self.fd, &*self.sock);
         let before = std::mem::replace(&mut self.far, Far::now(sock));
-        if before == self.far || !file::SOCKS.holds(fd, sock) {
+        if before == self.far || !tables::SOCKS.holds(fd, sock) {
             return;
         }
         let Some(owner) = Owner::of(fd) else { return };

@@ -134,7 +134,7 @@ impl Sock {
     pub fn join_set(&self, set: Weak<Set>, fd: RawFd) {
         let mut moving = lock(&self.moving);
         if moving.watchers.add_set(set, fd) > 1 {
-            crate::process::fork::dispute();
+            session::host::dispute();
         }
         self.announce(&moving.watchers);
     }

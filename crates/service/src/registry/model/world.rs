@@ -3,13 +3,14 @@
 use crate::config::{Options, Sharing};
 use crate::cores::Common;
 use crate::cores::by_hand::ByHand;
+use crate::cores::wakers::new_eventfd;
 use crate::cores::wakers::{Wakers, write_eventfd};
 use crate::daemon::clock::Clock;
-use crate::daemon::helpers::Watched;
 use crate::daemon::net_port;
 use crate::local::shown::{Shown, look};
+use crate::process::fd_liveness::Watched;
 use crate::registry::output::{Output, Pushed};
-use crate::registry::registration::{Credentials, new_eventfd};
+use crate::registry::registration::Credentials;
 use crate::registry::{Answer, Registry};
 use crate::report::profile_switch::Counting;
 use crate::scaling::machine::Machine;
