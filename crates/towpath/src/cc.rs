@@ -45,7 +45,7 @@ enum What {
     List {
         #[command(flatten)]
         place: Where,
-        /// Print JSON
+        /// Print JSON instead of text
         #[arg(long)]
         json: bool,
     },
@@ -60,7 +60,7 @@ enum What {
         /// Our end and the peer's: LOCAL-PEER
         #[arg(value_name = "FLOW")]
         flow: FlowEnds,
-        /// Print JSON
+        /// Print JSON instead of text
         #[arg(long)]
         json: bool,
     },
@@ -103,7 +103,7 @@ struct Set {
     /// Change live flows, too
     #[arg(long)]
     live: bool,
-    /// Print JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
     /// Name of the congestion control (`towpath cc list` shows them), or `default` to take the rule away

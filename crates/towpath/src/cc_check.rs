@@ -23,7 +23,7 @@ pub struct Check {
     /// Files with one program each
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Print JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }

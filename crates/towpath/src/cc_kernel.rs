@@ -61,7 +61,7 @@ enum What {
     Status {
         #[command(flatten)]
         folder: Folder,
-        /// Print JSON
+        /// Print JSON instead of text
         #[arg(long)]
         json: bool,
     },

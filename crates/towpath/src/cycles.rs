@@ -24,7 +24,7 @@ pub enum Word {
     On,
     /// Begin anew; count all the time, which costs a few percent
     Always,
-    /// Show, and end
+    /// Show the counts, and end counting
     Off,
 }
 

@@ -30,7 +30,7 @@ pub struct Explain {
     /// A process number, or a socket: 10.0.0.1:80, :80, or OWN-PEER [default: everything]
     #[arg(value_name = "PID|SOCKET")]
     target: Option<Target>,
-    /// Print JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }

@@ -28,10 +28,10 @@ towpath link tap:left@blue tap:right@red --both trace=lte.trace,delay=20ms --dur
 
 #[derive(Debug, Args)]
 pub struct LinkCommand {
-    /// First end
+    /// First end of the link
     #[arg(value_name = "A")]
     a: Place,
-    /// Second end
+    /// Second end of the link
     #[arg(value_name = "B")]
     b: Place,
     /// The link from A to B [default: perfect]

@@ -57,7 +57,7 @@ impl Where {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Start a service
+    /// Start a service for the programs of this host
     #[command(
         after_help = "Examples:\n  towpath up                          stay in the foreground, for this host's \
         own connections\n  towpath up --detach                 go to the background once it works\n  towpath up \
@@ -66,7 +66,7 @@ enum Command {
         `region_mib = 64`. A flag wins over its\nvariable, the variable over the file."
     )]
     Up(Box<up::Up>),
-    /// Stop the service
+    /// Stop the running service
     #[command(
         after_help = "Example:\n  towpath down\n\nAccelerated connections are reset; new ones go to the kernel."
     )]
@@ -86,14 +86,14 @@ enum Command {
     /// Run a program with accelerated sockets
     #[command(after_help = run::help())]
     Run(run::Run),
-    /// List accelerated sockets
+    /// List the sockets that are accelerated
     #[command(
         after_help = "Examples:\n  towpath ss\n  towpath ss --json | jq '.[] | select(.state == \"LISTEN\")'"
     )]
     Ss {
         #[command(flatten)]
         place: Where,
-        /// Print JSON
+        /// Print JSON instead of text
         #[arg(long)]
         json: bool,
     },
@@ -102,7 +102,7 @@ enum Command {
     Stat {
         #[command(flatten)]
         place: Where,
-        /// Print JSON
+        /// Print JSON instead of text
         #[arg(long)]
         json: bool,
         /// Show instead where the time of threads goes, module by module; with a word first begin, or then end, to count
@@ -120,7 +120,7 @@ enum Command {
     Channels {
         #[command(flatten)]
         place: Where,
-        /// Print JSON
+        /// Print JSON instead of text
         #[arg(long)]
         json: bool,
     },
@@ -164,7 +164,7 @@ enum Command {
         is left at the end;\nthe failure prints the command that replays it."
     )]
     Sim(sim::Sim),
-    /// Print versions
+    /// Print the versions of program and service
     #[command(after_help = "Example:\n  towpath version")]
     Version,
 }

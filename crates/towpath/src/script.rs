@@ -21,13 +21,13 @@ const FILE_MAX: u64 = 16 << 20;
 /// What to run and what to tell.
 #[derive(Debug, clap::Args)]
 pub struct Script {
-    /// Script files
+    /// Files with scripts to run
     #[arg(required = true, value_name = "FILE.pkt")]
     files: Vec<PathBuf>,
     /// Print packets and calls as they come
     #[arg(short, long)]
     verbose: bool,
-    /// Print JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
     /// Only failures, unsupported scripts and the sum

@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What to run.
+/// What the simulator is to run.
 #[derive(Clone, Debug, Args)]
 pub struct Sim {
     /// The scenario: see --list
     #[arg(default_value = "random")]
     scenario: String,
-    /// The first seed
+    /// The seed to begin with
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
     /// How many seeds, from the first on; 0: until interrupted
@@ -37,7 +37,7 @@ pub struct Sim {
     /// Print JSON, a line for each seed
     #[arg(long)]
     json: bool,
-    /// List the scenarios
+    /// List the scenarios, and end
     #[arg(long)]
     list: bool,
     /// Show what a seed's network is like
