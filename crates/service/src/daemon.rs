@@ -406,7 +406,8 @@ impl Service {
     pub(crate) fn detach(&mut self, id: u32, reason: &str) {
         let Some(peer) = self.peers.get(&id) else { return };
         let Credentials { pid, uid, .. } = peer.who;
-        log_for!(self.registry.log_limit, uid, warn, application = id, pid, uid, "detached: {reason}");
+        let now = self.registry.now;
+        log_for!(self.registry.log_limit, now, uid, warn, application = id, pid, uid, "detached: {reason}");
         self.registry.statistics.detached += 1;
         self.remove_peer(id, true);
     }

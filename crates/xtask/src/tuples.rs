@@ -5,37 +5,28 @@ use crate::rules::is_inside;
 use crate::source::{Source, line_of, occurrences};
 use crate::workspace::{Package, Workspace};
 
-/// Crates that have such parameters today, each with their number. A number here only ever falls, and its line goes with it.
-const NOT_YET: [(&str, usize); 0] = [];
 /// Places that a finding names.
 const NAMED: usize = 5;
 
-/// The crates that have more of these parameters than they may have, or fewer than their number in [`NOT_YET`].
+/// The crates that have such parameters.
 pub fn check(workspace: &Workspace, product: &[&Source]) -> Vec<String> {
-    let most_of = |package: &Package| {
-        NOT_YET.iter().find(|(noun, _)| *noun == package.noun).map_or(0, |(_, most)| *most)
-    };
-    let packages = workspace.packages.iter();
-    packages.filter_map(|package| check_package(package, product, most_of(package))).collect()
+    workspace.packages.iter().filter_map(|package| check_package(package, product)).collect()
 }
 
-fn check_package(package: &Package, product: &[&Source], most: usize) -> Option<String> {
+fn check_package(package: &Package, product: &[&Source]) -> Option<String> {
     let inside = product.iter().filter(|source| is_inside(&source.path, &package.folder));
     let found: Vec<String> = inside
         .flat_map(|source| tuple_parameters(&source.product).map(move |at| (source, at)))
         .map(|(source, at)| format!("{}:{}", source.path, line_of(&source.product, at)))
         .collect();
-    if found.len() == most {
-        return None;
-    }
-    let count = format!("{}: tuples: {} parameters are tuples", package.folder, found.len());
-    if found.len() < most {
-        return Some(format!("{count}, {most} are allowed: lower the number in xtask's tuples.rs"));
-    }
     let places = found.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
-    Some(format!(
-        "{count}, at most {most} may be: name a struct, or pass the parts as parameters of their own: {places}"
-    ))
+    (!found.is_empty()).then(|| {
+        format!(
+            "{}: tuples: {} parameters are tuples: name a struct, or pass the parts as parameters of their own: {places}",
+            package.folder,
+            found.len()
+        )
+    })
 }
 
 /// Where each function parameter begins that has a tuple of two or more as its type, or a reference to one.
@@ -114,8 +105,8 @@ mod tests {
     use super::*;
     use crate::rules;
 
-    /// What the rule says of a crate with `text` as its only file outside tests. Of its parameters `most` may be tuples.
-    fn finding(text: &str, most: usize) -> Option<String> {
+    /// What the rule says of a crate with `text` as its only file outside tests.
+    fn finding(text: &str) -> Option<String> {
         let tuples = "fn f(a: (u8, u8)) {}";
         let sources = [
             Source::new("crates/x/src/lib.rs", text),
@@ -124,7 +115,7 @@ mod tests {
             Source::new("crates/x/benches/speed.rs", tuples),
             Source::new("crates/other/src/lib.rs", tuples),
         ];
-        check_package(&Package::bare("x"), &rules::product(&sources), most)
+        check_package(&Package::bare("x"), &rules::product(&sources))
     }
 
     fn lines(text: &str) -> Vec<usize> {
@@ -158,17 +149,13 @@ struct S { pair: (A, B), call: fn(pair: (A, B)) }
 
     #[test]
     fn tests_may_have_tuples() {
-        assert_eq!(finding("#[cfg(test)]\nmod tests { fn f(a: (A, B)) {} }\nfn g() {}\n", 0), None);
+        assert_eq!(finding("#[cfg(test)]\nmod tests { fn f(a: (A, B)) {} }\nfn g() {}\n"), None);
     }
 
     #[test]
-    fn a_number_only_falls() {
-        let two = "fn f(a: (A, B)) {}\nfn g(a: (A, B)) {}\n";
-        assert_eq!(finding(two, 2), None);
-        let found = finding(two, 1).expect("two are more than one");
-        assert!(found.starts_with("crates/x: tuples: 2 parameters are tuples, at most 1 may be"), "{found}");
+    fn a_finding_names_the_places() {
+        let found = finding("fn f(a: (A, B)) {}\nfn g(a: (A, B)) {}\n").expect("there are two");
+        assert!(found.starts_with("crates/x: tuples: 2 parameters are tuples"), "{found}");
         assert!(found.ends_with("crates/x/src/lib.rs:1, crates/x/src/lib.rs:2"), "{found}");
-        let found = finding(two, 3).expect("two are fewer than three");
-        assert!(found.contains("lower the number"), "{found}");
     }
 }

@@ -83,6 +83,7 @@ impl Service {
             if self.peers.len() >= most {
                 log_for!(
                     self.registry.log_limit,
+                    self.registry.now,
                     uid,
                     warn,
                     "more control connections than {most}: one is closed"
@@ -109,6 +110,7 @@ impl Service {
         if let Some(oldest) = unfinished().min() {
             log_for!(
                 self.registry.log_limit,
+                self.registry.now,
                 who.uid,
                 warn,
                 "a user has {most} control connections that say no hello: one is closed"

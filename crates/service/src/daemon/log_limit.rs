@@ -65,11 +65,11 @@ impl LogLimit {
     }
 }
 
-/// `log_for!(limit, uid, warn, "...")`: logs a line that user `uid` has caused, within the limits.
+/// `log_for!(limit, now, uid, warn, "...")`: logs a line that user `uid` has caused, within the limits.
 macro_rules! log_for {
-    ($limit:expr, $uid:expr, $level:ident, $($text:tt)+) => {{
+    ($limit:expr, $now:expr, $uid:expr, $level:ident, $($text:tt)+) => {{
         let uid = $uid;
-        let say = $limit.line(uid, std::time::Instant::now());
+        let say = $limit.line(uid, $now);
         if let $crate::daemon::log_limit::Say::AfterLeftOut(n) = say {
             tracing::$level!(uid, "and {n} more lines about this user before");
         }

@@ -84,7 +84,7 @@ impl Registry {
     }
 
     fn refusal(&mut self, is_own: bool, refusal: &Refusal) -> Option<Answer> {
-        log_for!(self.log_limit, refusal.uid, info, "{refusal}");
+        log_for!(self.log_limit, self.now, refusal.uid, info, "{refusal}");
         let reason = match refusal.rule {
             Some(rule) => KernelReason::Rule(rule as u32),
             None => KernelReason::OtherNamespace,
