@@ -4,7 +4,7 @@
 
 use crate::bars::{self, Bar, Limit, Measure};
 use crate::client::{self, Load, Measured};
-use crate::isolation::flows::{Bulk, Direction};
+use crate::isolation::flows::{Bulk, By, Direction};
 use crate::isolation::turn::{self, Requests, ask};
 use crate::isolation::{self, Case};
 use crate::launch::{Port, Service};
@@ -168,7 +168,7 @@ fn stopped(host: &Host<'_>, seconds: f64, samples: &mut Samples) -> anyhow::Resu
 fn beside(host: &Host<'_>, seconds: f64, samples: &mut Samples) -> anyhow::Result<()> {
     let alone = turn::measure(host, Case::new(64, 1, None), seconds)?;
     isolation::add(samples, &format!("{BESIDE}/alone"), host.name, &alone);
-    let bulk = Bulk { flows: 8, direction: Direction::In };
+    let bulk = Bulk { flows: 8, direction: Direction::In, by: By::Iperf };
     let outcome = turn::measure(host, Case::new(64, 1, Some(bulk)), seconds)?;
     isolation::add(samples, BESIDE, host.name, &outcome);
     if host.name == CHANNEL {

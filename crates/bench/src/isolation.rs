@@ -2,6 +2,7 @@
 //! client is a kernel, the server accelerated; the peers are two kernels over the same kind of link.
 
 pub mod flows;
+pub mod mixed;
 pub mod pings;
 pub mod turn;
 
@@ -14,7 +15,7 @@ use crate::served::{self, Host};
 use crate::tap::link::{Kind, Link};
 use crate::tap::namespace::{self, Namespace};
 use crate::{Options, Report};
-use flows::{Bulk, Direction};
+use flows::{Bulk, By, Direction};
 use turn::Outcome;
 
 const OURS: &str = "towpath";
@@ -26,16 +27,21 @@ const PEERS: [&str; 3] = ["kernel-veth", "kernel-tap", ALONE];
 struct Shape {
     bytes: u32,
     connections: u32,
-    flows: &'static [u32],
+    beside: &'static [(u32, By)],
 }
 
-const SHAPES: [Shape; 3] = [
-    Shape { bytes: 64, connections: 1, flows: &[1, 8, 32] },
-    Shape { bytes: 4096, connections: 1, flows: &[8] },
-    Shape { bytes: 64, connections: 8, flows: &[8] },
+const SHAPES: [Shape; 4] = [
+    Shape {
+        bytes: 64,
+        connections: 1,
+        beside: &[(1, By::Iperf), (8, By::Iperf), (32, By::Iperf), (8, By::Sendfile), (8, By::SameProcess)],
+    },
+    Shape { bytes: 4096, connections: 1, beside: &[(8, By::Iperf), (32, By::Iperf)] },
+    Shape { bytes: 64, connections: 8, beside: &[(1, By::Iperf), (8, By::Iperf)] },
+    Shape { bytes: 4096, connections: 8, beside: &[(8, By::Iperf)] },
 ];
 /// The only shape of `--quick`.
-const QUICK: [Shape; 1] = [Shape { bytes: 64, connections: 1, flows: &[8] }];
+const QUICK: [Shape; 1] = [Shape { bytes: 64, connections: 1, beside: &[(8, By::Iperf)] }];
 
 /// A requirement on small requests beside 8 bulk flows: one of the two limits must hold.
 const fn either(cases: &'static str, metric: &'static str, limits: [(Measure, Limit); 2]) -> [Bar; 2] {
@@ -101,7 +107,7 @@ fn say(report: &mut Report) {
     report.note(format!(
         "round trips of our own client, {} us between a reply and the next request, TCP_NODELAY at both ends; c1, c8: connections, each with one request \
          at a time; flows8: beside iperf3 -P 8, in: into the server, out: out of it; requests beside bulk flows begin when these have run for 0.2 s, \
-         and the last is sent before they end",
+         and the last is sent before they end; sendfile: iperf3 -Z; same-process: the two processes of the requests carry the bulk flows too",
         turn::THINK_US
     ));
     report.note(
@@ -135,7 +141,7 @@ impl Case {
     fn path(self, link: &str) -> String {
         let beside = match self.bulk {
             None => "alone".to_owned(),
-            Some(Bulk { flows, direction }) => format!("flows{flows}/{}", direction.name()),
+            Some(Bulk { flows, direction, by }) => format!("flows{flows}{}/{}", by.name(), direction.name()),
         };
         format!("isolation/{link}/{}B/c{}/{beside}", self.bytes, self.connections)
     }
@@ -146,9 +152,9 @@ impl Shape {
     fn cases(&self) -> Vec<Case> {
         let of = |bulk| Case::new(self.bytes, self.connections, bulk);
         let beside = self
-            .flows
+            .beside
             .iter()
-            .flat_map(|&flows| Direction::ALL.map(|direction| of(Some(Bulk { flows, direction }))));
+            .flat_map(|&(flows, by)| Direction::ALL.map(|direction| of(Some(Bulk { flows, direction, by }))));
         [of(None)].into_iter().chain(beside).collect()
     }
 }

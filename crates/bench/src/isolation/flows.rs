@@ -8,6 +8,7 @@ use crate::samples::Sample;
 use crate::served::Host;
 use crate::tap::iperf::{self, OPERATION, Said};
 use anyhow::Context;
+use serde::{Deserialize, Serialize};
 use std::process::Stdio;
 use std::thread::{self, JoinHandle};
 
@@ -24,10 +25,33 @@ pub struct Bulk {
     /// The number of flows.
     pub flows: u32,
     pub direction: Direction,
+    pub by: By,
+}
+
+/// The programs that bulk flows come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum By {
+    /// iperf3 at both ends.
+    Iperf,
+    /// iperf3, which sends by `sendfile`.
+    Sendfile,
+    /// The processes that send and answer the requests (`mixed`).
+    SameProcess,
+}
+
+impl By {
+    /// What follows the number of flows in the names of cases.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Iperf => "",
+            Self::Sendfile => "-sendfile",
+            Self::SameProcess => "-same-process",
+        }
+    }
 }
 
 /// The direction of bulk flows, as seen from the server.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Direction {
     /// The client sends to the server.
     In,
@@ -82,6 +106,9 @@ impl Flows {
         client.args(["-P", &bulk.flows.to_string(), "-t", &seconds.to_string()]);
         if bulk.direction == Direction::Out {
             client.arg("-R");
+        }
+        if bulk.by == By::Sendfile {
+            client.arg("-Z");
         }
         let meter = Meter::start(&[others, &host.between, &[server.pid()]].concat());
         // The client counts from when its flows are open, which is later.

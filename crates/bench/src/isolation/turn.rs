@@ -1,7 +1,8 @@
 //! One run of one case on one system: a server that echoes, its client, and the bulk flows beside them. Each run has processes of its own.
 
 use super::Case;
-use super::flows::{Bulk, Carried, Flows};
+use super::flows::{Bulk, By, Carried, Flows};
+use super::mixed;
 use super::pings::{self, Latencies};
 use crate::clock;
 use crate::cpu::Meter;
@@ -12,6 +13,7 @@ use crate::served::{Host, Starter};
 use crate::sockets::actor::Answer;
 use crate::sockets::ask::{self, Ask};
 use crate::sockets::echo;
+use crate::tap::iperf::OPERATION;
 use anyhow::{Context, bail};
 use std::net::SocketAddrV4;
 
@@ -48,6 +50,9 @@ pub fn measure(host: &Host<'_>, case: Case, seconds: f64) -> anyhow::Result<Outc
     // iperf3 takes whole seconds only.
     let whole = seconds.ceil().max(1.0);
     let Some(bulk) = case.bulk else { return alone(host, case, whole * ALONE) };
+    if bulk.by == By::SameProcess {
+        return of_one_process(host, case, bulk, whole);
+    }
     for more in 0..TRIES {
         if let Some(outcome) = beside(host, case, bulk, whole as u64 + more)? {
             return Ok(outcome);
@@ -75,6 +80,30 @@ fn beside(host: &Host<'_>, case: Case, bulk: Bulk, seconds: u64) -> anyhow::Resu
     let carried = flows.end()?;
     let Sample { cores, cpu_ns, .. } = carried.rate;
     Ok(Some(Outcome { latencies, carried: Some(carried), cores, cpu_ns }))
+}
+
+/// Runs the case with bulk flows of the processes that send and answer the requests, for `seconds`.
+fn of_one_process(host: &Host<'_>, case: Case, bulk: Bulk, seconds: f64) -> anyhow::Result<Outcome> {
+    let requests = Requests::connect(host, case.connections + bulk.flows)?;
+    let meter = Meter::start(&[&requests.pids(), host.between.as_slice()].concat());
+    let since_ns = clock::now_ns();
+    let Bulk { flows, direction, .. } = bulk;
+    let pings =
+        pings::Ask { bytes: case.bytes, think_us: THINK_US, end_ns: since_ns + (seconds * 1e9) as u64 };
+    let ask = mixed::Ask { flows, direction, pings: None };
+    requests.server.send(&Ask::Mixed(ask), &[])?;
+    requests.client.send(&Ask::Mixed(mixed::Ask { pings: Some(pings), ..ask }), &[])?;
+    let mut said = requests.client.receive_within::<Answer>(seconds + PATIENCE).context("the client")?;
+    let wall_ns = (clock::now_ns() - since_ns) as f64;
+    let heard = requests.server.receive_within::<Answer>(PATIENCE).context("the server")?;
+    let cpu_ns = meter.used_ns() as f64;
+    let at_client = said.pop().context("no answer of the client")?;
+    let bytes = at_client + heard.last().context("no answer of the server")?;
+    let latencies = Latencies::new(&said)?;
+    let (cores, per_mib) = (Some(cpu_ns / wall_ns), Some(cpu_ns / (bytes / OPERATION)));
+    let rate = Sample { value: bytes * 8.0 / wall_ns, cores, cpu_ns: per_mib };
+    let carried = Carried { rate, bytes_per_processor_second: bytes / (cpu_ns / 1e9) };
+    Ok(Outcome { latencies, carried: Some(carried), cores, cpu_ns: per_mib })
 }
 
 /// A server that echoes and its client, with connections between them.

@@ -4,7 +4,7 @@
 use super::actor::{Actor, Answer, BACKLOG};
 use super::acts::{cycle, fill, load, memory, pipeline, ready, wake};
 use super::{calls, echo};
-use crate::isolation::pings;
+use crate::isolation::{mixed, pings};
 use crate::kv::server;
 use crate::stream::stages;
 use crate::{affinity, client, exchange};
@@ -58,6 +58,8 @@ pub enum Ask {
     Client(client::Ask),
     /// A request of the module [`pings`].
     Pings(pings::Ask),
+    /// A request of the module [`mixed`].
+    Mixed(mixed::Ask),
     /// A request of the module [`server`].
     Kv(server::Ask),
     /// A request of the module [`stages`].
@@ -125,6 +127,7 @@ fn obey(actor: &mut Actor, ask: Ask, fds: Vec<OwnedFd>) -> anyhow::Result<Answer
         Ask::Exchange(ask) => return exchange::obey(actor, ask),
         Ask::Client(ask) => return client::obey(actor, ask),
         Ask::Pings(ask) => return pings::obey(actor, ask),
+        Ask::Mixed(ask) => return mixed::obey(actor, ask),
         Ask::Kv(ask) => return server::obey(actor, ask),
         Ask::Stream(ask) => return stages::obey(actor, ask),
     }
