@@ -1,19 +1,54 @@
-//! The measurement `nginx`: unmodified nginx and wrk, a file of 1 KiB over persistent connections.
+//! The measurement `nginx`: unmodified nginx and wrk, a file of 1 KiB over persistent connections, and over a connection for each request.
 
 use crate::bars::{self, Bar, Limit, Measure};
-use crate::samples::Sample;
+use crate::launch;
+use crate::samples::{Sample, Samples};
 use crate::served::{self, Host, Served};
 use crate::{Options, Report};
 use anyhow::{Context, bail};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 
 /// Size of the file in bytes.
 const FILE: usize = 1024;
-/// Number of connections.
-const CONNECTIONS: u32 = 100;
-const CASE: &str = "nginx/1KB/c100";
+/// Connections that are kept.
+const KEPT: u32 = 100;
 
-const BARS: &[Bar] =
-    &[Bar { cases: CASE, metric: "requests", measure: Measure::Over("kernel"), limit: Limit::Least(2.5) }];
+/// What wrk does.
+#[derive(Clone, Copy)]
+struct Case {
+    /// Connections at one time.
+    connections: u32,
+    /// Each request has a connection of its own.
+    once: bool,
+}
+
+/// The processes of nginx that accept.
+#[derive(Clone, Copy)]
+struct Workers {
+    count: u32,
+    /// The user that they run as, where nginx is started by root.
+    user: &'static str,
+}
+
+const ONE: Workers = Workers { count: 1, user: "root" };
+const THREE: Workers = Workers { count: 3, user: "root" };
+/// Another user than the client's: the service relays.
+const OTHERS: Workers = Workers { count: 1, user: "www-data" };
+
+const CASE: &str = "nginx/1KB/c100";
+const fn over_kernel(cases: &'static str, least: f64) -> Bar {
+    Bar { cases, metric: "requests", measure: Measure::Over("kernel"), limit: Limit::Least(least) }
+}
+const BARS: &[Bar] = &[
+    over_kernel(CASE, 2.5),
+    over_kernel("nginx/1KB/once/c16/w1", 1.5),
+    over_kernel("nginx/1KB/once/c1/w1", 1.2),
+    over_kernel("nginx/1KB/once/c16/w3", 1.5),
+    over_kernel("nginx/1KB/once/c1/w3", 1.2),
+    over_kernel("nginx/1KB/once/c16/other-user", 1.0),
+    over_kernel("nginx/1KB/once/c1/other-user", 1.0),
+];
 
 /// Runs the measurement `nginx`.
 ///
@@ -24,36 +59,63 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     if served::lacks(&["nginx", "wrk"], &mut report) {
         return Ok(report);
     }
-    let cases = [(CASE.to_owned(), ())];
-    served::compare(&mut report, options, start, &cases, |system, path, (), samples| {
-        let result = measure(system, options.seconds())?;
-        for (metric, unit, sample) in result {
-            samples.add(path, system.name(), metric, unit, sample);
-        }
-        Ok(())
+    let once = |of: &str| {
+        [16, 1].map(|connections| {
+            (format!("nginx/1KB/once/c{connections}/{of}"), Case { connections, once: true })
+        })
+    };
+    let kept = (CASE.to_owned(), Case { connections: KEPT, once: false });
+    let of_one = [vec![kept], once("w1").to_vec()].concat();
+    served::compare(&mut report, options, start, &of_one, |system, path, case, samples| {
+        measure(system, path, *case, options.seconds(), samples)
     })?;
+    served::compare(
+        &mut report,
+        options,
+        |host| start_with(host, THREE),
+        &once("w3"),
+        |system, path, case, samples| measure(system, path, *case, options.seconds(), samples),
+    )?;
+    if rustix::process::geteuid().is_root() {
+        let others = once("other-user");
+        served::compare(
+            &mut report,
+            options,
+            |host| start_with(host, OTHERS),
+            &others,
+            |system, path, case, samples| measure(system, path, *case, options.seconds(), samples),
+        )?;
+    } else {
+        report.note("skipped: workers of another user need root");
+    }
     report.note(format!(
-        "one worker of nginx, one thread of wrk, {CONNECTIONS} connections that are kept, whole seconds each; processor time: nginx, \
-         wrk, the service and ksoftirqd, per request"
+        "one thread of wrk, {KEPT} connections that are kept, or 1 and 16 at a time with one request each (`Connection: close`), whole seconds each; \
+         w1, w3: workers of nginx; other-user: one worker of user www-data, relayed; processor time: nginx, wrk, the service and ksoftirqd, per request"
     ));
     bars::judge(&mut report, "towpath", BARS);
     Ok(report)
 }
 
-/// Starts nginx with a file of 1 KiB, `/1k`.
+/// Starts nginx with one worker and a file of 1 KiB, `/1k`.
 ///
 /// # Errors
 /// When it is not installed or does not answer.
 pub fn start(host: Host<'_>) -> anyhow::Result<Served<'_>> {
+    start_with(host, ONE)
+}
+
+fn start_with(host: Host<'_>, workers: Workers) -> anyhow::Result<Served<'_>> {
     Served::start(host, "nginx", |command, address, folder| {
         let place = folder.to_str().context("the folder's name is no text")?;
         let mut text = include_str!("../configuration/nginx.conf").replace("@folder@", place);
         text = text
             .replace("@address@", &address.ip().to_string())
-            .replace("@port@", &address.port().to_string());
+            .replace("@port@", &address.port().to_string())
+            .replace("@workers@", &workers.count.to_string());
         if rustix::process::geteuid().is_root() {
-            // Otherwise nginx's worker would change its user, which has no access to the folder.
-            text.insert_str(0, "user root;\n");
+            // Otherwise nginx's workers would change their user, which has no access to the folder.
+            text.insert_str(0, &format!("user {};\n", workers.user));
+            std::fs::set_permissions(folder, Permissions::from_mode(0o755))?;
         }
         text.insert_str(0, &format!("pid {place}/nginx.pid;\n"));
         let file = folder.join("nginx.conf");
@@ -64,26 +126,33 @@ pub fn start(host: Host<'_>) -> anyhow::Result<Served<'_>> {
     })
 }
 
-type Numbers = Vec<(&'static str, &'static str, Sample)>;
-
-fn measure(server: &Served<'_>, seconds: f64) -> anyhow::Result<Numbers> {
+fn measure(
+    server: &Served<'_>,
+    path: &str,
+    case: Case,
+    seconds: f64,
+    samples: &mut Samples,
+) -> anyhow::Result<()> {
     // wrk takes whole seconds only.
     let whole = seconds.round().max(1.0);
     let mut command = server.client("wrk")?;
-    command.args(["-t", "1", "-c", &CONNECTIONS.to_string(), "-d", &format!("{whole}s"), "--latency"]);
+    command.args(["-t", "1", "-c", &case.connections.to_string(), "-d", &format!("{whole}s"), "--latency"]);
+    if case.once {
+        command.args(["-H", "Connection: close"]);
+    }
     command.arg(format!("http://{}/1k", server.address()));
-    let (finished, cpu_ns) = server.run(&mut command, CONNECTIONS, whole + 20.0)?;
+    let before = server.accepted()?;
+    let (finished, cpu_ns) = server.run(&mut command, case.connections, whole + 20.0)?;
     let found = parse(&finished.stdout)?;
-    let sample = |value| Sample {
-        value,
-        cores: Some(cpu_ns / finished.wall_ns as f64),
-        cpu_ns: Some(cpu_ns / found.requests),
-    };
-    Ok(vec![
-        ("requests", "1/s", sample(found.rate)),
-        ("p50", "us", sample(found.p50_us)),
-        ("p99", "us", sample(found.p99_us)),
-    ])
+    if let (true, Some(before), Some(after)) = (case.once, before, server.accepted()?) {
+        launch::prove(after - before, found.requests as u32)?;
+    }
+    let numbers = [("requests", "1/s", found.rate), ("p50", "us", found.p50_us), ("p99", "us", found.p99_us)];
+    for (metric, unit, value) in numbers {
+        let (cores, cpu_ns) = (Some(cpu_ns / finished.wall_ns as f64), Some(cpu_ns / found.requests));
+        samples.add(path, server.name(), metric, unit, Sample { value, cores, cpu_ns });
+    }
+    Ok(())
 }
 
 /// The numbers that wrk prints.

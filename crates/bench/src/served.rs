@@ -199,7 +199,10 @@ impl<'a> Served<'a> {
     }
 
     /// The number of accelerated connections that the server has accepted; `None` without a service.
-    fn accepted(&self) -> anyhow::Result<Option<u64>> {
+    ///
+    /// # Errors
+    /// When the service does not answer.
+    pub fn accepted(&self) -> anyhow::Result<Option<u64>> {
         let Some(service) = self.host.service else { return Ok(None) };
         let own = cpu::with_children(self.server.pid());
         own.into_iter().map(|pid| service.accepted(Some(pid))).sum::<anyhow::Result<u64>>().map(Some)
@@ -267,8 +270,8 @@ pub fn compare<C>(
     });
     systems.into_iter().for_each(Served::stop);
     service.stop();
-    report.rows = samples.rows();
-    report.ratios = samples.ratios("towpath", &["kernel"]);
+    report.rows.extend(samples.rows());
+    report.ratios.extend(samples.ratios("towpath", &["kernel"]));
     Ok(())
 }
 
