@@ -1,11 +1,12 @@
 //! The measurement `ccp`: table 1 and figures 12, 13 and 14 of the CCP paper (SIGCOMM 2018, section 7). Figure 12 takes the time of a report to an agent and of
 //! the agent's answer, beside that of a bare datagram echo. Table 1 and figure 13 are what flows carry, and what that costs, with an agent and with the
-//! algorithm that is built in. Figure 14 runs in the simulator: its numbers are the same on every machine.
+//! algorithm that is built in. Figure 14 runs in the simulator: its numbers are the same on every machine. Beside the figures: what a trial takes.
 
 pub mod agent;
 mod latency;
 mod load;
 mod released;
+mod trial;
 
 use crate::bars::{self, Bar, Limit, Measure};
 use crate::parallel::in_parallel;
@@ -60,6 +61,7 @@ const fn over(peer: &'static str, cases: &'static str, metric: &'static str, mos
 pub fn run(options: &Options) -> anyhow::Result<Report> {
     let mut report = Report::new("ccp");
     let mut samples = Samples::default();
+    let has_trials = trial::trials(options, &mut samples, &mut report)?;
     latencies(options, &mut samples, &mut report)?;
     let has_loads = load::loads(options, &mut samples, &mut report)?;
     staleness(options, &mut samples, &mut report);
@@ -71,6 +73,9 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     report.ratios.extend(
         of_released.into_iter().map(|r| Ratio { case: format!("{}/{}", r.case, released::SYSTEM), ..r }),
     );
+    if has_trials {
+        bars::judge(&mut report, trial::SYSTEM, trial::BARS);
+    }
     bars::judge(&mut report, REPORT, BARS_REPORT);
     bars::judge(&mut report, AGENT, BARS_AGENT);
     if has_loads {

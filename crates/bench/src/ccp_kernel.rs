@@ -1,5 +1,5 @@
-//! The measurement `ccp-kernel`: figure 13 of the TAS paper with the kernel's TCP as sender, which runs our DCTCP by BPF, and figure 8 of the CCP paper:
-//! the same algorithms on the kernel and on Towpath. In real time, over `towpath link`, with one receiver for all: a service that echoes marks exactly.
+//! The measurement `ccp-kernel`: figure 13 of the TAS paper with the kernel's TCP as sender, which runs our DCTCP by BPF, and figures 3, 8 and 10 of the CCP
+//! paper: the same algorithms on the kernel and on Towpath. In real time, over `towpath link`, with one receiver for all: a service that echoes marks exactly.
 //! Where the kernel cannot run programs its own Cubic and Towpath are measured, and a note says what is missing.
 
 pub mod agent;
@@ -27,21 +27,77 @@ const SAME_SECONDS: f64 = 15.0;
 const QUICK_SECONDS: f64 = 5.0;
 /// Runs of each case and system, if not told.
 const RUNS: u16 = 2;
-/// Figure 8: the algorithm, its link, rate of the link in Mbit/s.
-const SAME: [(&str, [&str; 2], f64); 2] = [
-    ("cubic", ["rate=24mbit,delay=10ms,queue=40p", "delay=10ms"], 24.0),
-    ("copa", ["rate=12mbit,delay=12500us,queue=100p", "delay=12500us"], 12.0),
+/// Measured time of figure 3: three dips, ten seconds apart.
+const DIPS_SECONDS: f64 = 33.0;
+
+/// One flow with the same program on each datapath.
+struct Same {
+    case: &'static str,
+    program: &'static str,
+    /// Both directions of the link.
+    link: [&'static str; 2],
+    /// The link's rate in Mbit/s.
+    mbit: f64,
+    seconds: f64,
+}
+
+const SAME: [Same; 4] = [
+    Same {
+        case: "ccp8/cubic",
+        program: "cubic",
+        link: ["rate=24mbit,delay=10ms,queue=40p", "delay=10ms"],
+        mbit: 24.0,
+        seconds: SAME_SECONDS,
+    },
+    Same {
+        case: "ccp8/copa",
+        program: "copa",
+        link: ["rate=12mbit,delay=12500us,queue=100p", "delay=12500us"],
+        mbit: 12.0,
+        seconds: SAME_SECONDS,
+    },
+    Same {
+        case: "ccp10/fixed/cubic",
+        program: "cubic",
+        link: ["rate=48mbit,delay=10ms,queue=80p", "delay=10ms"],
+        mbit: 48.0,
+        seconds: SAME_SECONDS,
+    },
+    Same {
+        case: DIPS,
+        program: "bbr",
+        link: ["rate=48mbit,delay=10ms,queue=160p", "delay=10ms"],
+        mbit: 48.0,
+        seconds: DIPS_SECONDS,
+    },
 ];
+/// The case of figure 3.
+const DIPS: &str = "ccp3";
 
 /// Of both systems that run the same program. The paper's tail is 2.8 times below the median; rates as in the simulator.
-const BARS: [Bar; 3] = [
-    at_least("tas13/", "p1 of median", 0.36),
-    at_least("ccp8/cubic", "of the link", 0.9),
-    at_least("ccp8/copa", "goodput", 8.2),
+const BARS: [Bar; 7] = [
+    alone("tas13/", "p1 of median", Limit::Least(0.36)),
+    alone("ccp8/cubic", "of the link", Limit::Least(0.9)),
+    alone("ccp8/copa", "goodput", Limit::Least(8.2)),
+    alone(DIPS, "of the link", Limit::Least(0.93)),
+    alone(DIPS, "dip distance", Limit::Least(9.5)),
+    alone(DIPS, "dip distance", Limit::Most(10.5)),
+    alone(DIPS, "dip window", Limit::Most(4.0)),
+];
+/// Of Cubic's program on the kernel beside the kernel's own Cubic: by the clock, within a tenth.
+const BARS_PLAIN: [Bar; 4] = [
+    over_plain("goodput", Limit::Least(0.9)),
+    over_plain("goodput", Limit::Most(1.1)),
+    over_plain("round trip p50", Limit::Least(0.9)),
+    over_plain("round trip p50", Limit::Most(1.1)),
 ];
 
-const fn at_least(cases: &'static str, metric: &'static str, least: f64) -> Bar {
-    Bar { cases, metric, measure: Measure::Alone, limit: Limit::Least(least) }
+const fn alone(cases: &'static str, metric: &'static str, limit: Limit) -> Bar {
+    Bar { cases, metric, measure: Measure::Alone, limit }
+}
+
+const fn over_plain(metric: &'static str, limit: Limit) -> Bar {
+    Bar { cases: "ccp10/", metric, measure: Measure::Over(System::Plain.name()), limit }
 }
 
 /// Runs the measurement `ccp-kernel`.
@@ -67,6 +123,9 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     report.ratios = samples.ratios(System::Kernel.name(), &[System::Towpath.name(), System::Plain.name()]);
     for system in systems.iter().filter(|system| **system != System::Plain) {
         bars::judge(&mut report, system.name(), &BARS);
+    }
+    if kernel.is_ok() {
+        bars::judge(&mut report, System::Kernel.name(), &BARS_PLAIN);
     }
     notes(&mut report);
     Ok(report)
@@ -107,7 +166,7 @@ fn incast(
     Ok(())
 }
 
-/// Figure 8 of the CCP paper: one flow, the same program and agent on each datapath.
+/// Figures 3, 8 and 10 of the CCP paper: one flow, the same program and agent on each datapath.
 fn same_program(
     stage: &mut Stage,
     systems: &[System],
@@ -115,32 +174,42 @@ fn same_program(
     samples: &mut Samples,
     report: &mut Report,
 ) -> anyhow::Result<()> {
-    let seconds = seconds(options, SAME_SECONDS);
-    for (program, link, mbit) in SAME {
-        let case = format!("ccp8/{program}");
+    for same in &SAME {
+        let seconds = match same.case {
+            // A shorter run has no two dips.
+            DIPS => same.seconds,
+            _ => seconds(options, same.seconds),
+        };
         // The kernel's Cubic is the peer of Cubic only.
-        let peers = systems.iter().filter(|system| **system != System::Plain || program == "cubic");
+        let peers = systems.iter().filter(|system| **system != System::Plain || same.program == "cubic");
         for system in peers {
+            let (program, link) = (same.program, same.link);
             let order = Order { program, flows: 1, link, warm_up: WARM_UP, seconds };
             match stage.run(*system, &order) {
-                Ok(course) => add(samples, &case, *system, &course, mbit),
-                Err(error) => report.failures.push(format!("{case}, {}: {error:#}", system.name())),
+                Ok(course) => add(samples, same, *system, &course),
+                Err(error) => report.failures.push(format!("{}, {}: {error:#}", same.case, system.name())),
             }
         }
     }
     Ok(())
 }
 
-fn add(samples: &mut Samples, case: &str, system: System, course: &Course, mbit: f64) {
+fn add(samples: &mut Samples, same: &Same, system: System, course: &Course) {
     let mut add =
-        |metric: &str, unit: &str, value: f64| samples.add(case, system.name(), metric, unit, value);
+        |metric: &str, unit: &str, value: f64| samples.add(same.case, system.name(), metric, unit, value);
     add("goodput", "Mbit/s", course.goodput);
-    add("of the link", "", course.goodput / mbit);
-    // Of the kernel's own Cubic there is no window to look at.
-    if let Some(window) = course.window_mean() {
-        add("window", "segments", window);
-        add("back-off", "", course.back_off().unwrap_or(f64::NAN));
-        add("round trip", "ms", course.rtt_mean_ms());
+    add("of the link", "", course.goodput / same.mbit);
+    let Some(window) = course.window_mean() else { return };
+    add("window", "segments", window);
+    if same.case == DIPS {
+        let (distance, least) = course.dips();
+        add("dip distance", "s", distance.unwrap_or(f64::NAN));
+        add("dip window", "segments", least);
+        return;
+    }
+    add("back-off", "", course.back_off().unwrap_or(f64::NAN));
+    for (metric, share) in [("round trip p25", 0.25), ("round trip p50", 0.5), ("round trip p75", 0.75)] {
+        add(metric, "ms", course.rtt_ms(share));
     }
 }
 
@@ -155,8 +224,9 @@ fn notes(report: &mut Report) {
         System::Plain.name()
     ));
     report.note(
-        "ccp8: the same program and the same agent on both; windows and round trips as each datapath tells of them, every 100 ms; the back-off \
-         is the median of what is left of a window at a fall by more than a tenth",
+        "ccp3, ccp8, ccp10: the same program and the same agent on both; windows and smoothed round trips as each datapath tells of them (the kernel's \
+         own Cubic by `ss`), every 100 ms; the back-off is the median of what is left of a window at a fall by more than a tenth; a dip is BBR's look \
+         for the least round trip",
     );
 }
 
@@ -166,14 +236,14 @@ mod tests {
 
     #[test]
     fn every_bar_has_a_case_and_every_link_a_meaning() {
-        let cases = ["tas13/flows52", "ccp8/cubic", "ccp8/copa"];
-        for bar in BARS {
+        let cases: Vec<&str> = ["tas13/flows52"].into_iter().chain(SAME.map(|same| same.case)).collect();
+        for bar in BARS.into_iter().chain(BARS_PLAIN) {
             assert!(cases.iter().any(|case| case.starts_with(bar.cases)), "{}", bar.cases);
         }
-        for link in SAME.iter().map(|(_, link, _)| link).chain([&INCAST]).flatten() {
+        for link in SAME.iter().map(|same| &same.link).chain([&INCAST]).flatten() {
             link.parse::<link::LinkConfig>().unwrap_or_else(|why| panic!("{link}: {why}"));
         }
         let rate = |text: &str| text.parse::<link::LinkConfig>().expect("a link").rate_bits_per_second;
-        assert!(SAME.iter().all(|(_, link, mbit)| rate(link[0]) == Some((mbit * 1e6) as u64)));
+        assert!(SAME.iter().all(|same| rate(same.link[0]) == Some((same.mbit * 1e6) as u64)));
     }
 }

@@ -195,7 +195,7 @@ const BENCHES: &[Bench] = &[
     },
     Bench {
         name: "ccp",
-        about: "table 1 and figures 12 to 14 of the CCP paper: a report and its answer, 1 to 10,000 flows with an agent, late windows",
+        about: "table 1 and figures 12 to 14 of the CCP paper: a report and its answer, 1 to 10,000 flows with an agent, late windows; what a trial takes",
         run: ccp_figures::run,
     },
     Bench {
@@ -205,7 +205,7 @@ const BENCHES: &[Bench] = &[
     },
     Bench {
         name: "ccp-kernel",
-        about: "figure 13 of the TAS paper with kernel senders, figure 8 of the CCP paper: the same programs on the kernel and on Towpath",
+        about: "figure 13 of the TAS paper with kernel senders, figures 3, 8 and 10 of the CCP paper: the same programs on the kernel and on Towpath",
         run: ccp_kernel::run,
     },
     Bench {

@@ -3,6 +3,7 @@
 mod aggregate;
 mod classic;
 mod delay;
+mod lengths;
 mod model;
 mod nimbus;
 mod rate;

@@ -7,5 +7,6 @@ mod hostile;
 mod meaning;
 mod mistakes;
 mod nested;
-mod portus;
+mod portus_samples;
+mod released;
 mod samples;

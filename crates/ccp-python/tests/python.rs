@@ -1,4 +1,4 @@
-//! The module in every Python that is here: the checks are in `checks.py`, and run as a person would run them.
+//! The module in every Python that is here: the checks are in `checks.py` and `live.py`, and run as a person would run them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,6 +6,7 @@ use std::process::Command;
 /// Interpreters by their usual names; `TOWPATH_PYTHONS` (paths, as in PATH) adds others.
 const NAMES: [&str; 6] = ["python3", "python3.9", "python3.10", "python3.11", "python3.12", "python3.13"];
 const IS_RIGHT: &str = "import sys; print(sys.version_info[:2] if sys.version_info >= (3, 9) else '')";
+const CHECKS: [&str; 2] = ["checks.py", "live.py"];
 
 fn module() -> PathBuf {
     let own = std::env::current_exe().expect("a test has a path");
@@ -36,9 +37,10 @@ fn the_module_keeps_its_promises_in_every_python() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     std::os::unix::fs::symlink(module(), folder.path().join("towpath_cc.abi3.so")).expect("a link");
-    let checks = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checks.py");
-    for python in pythons {
-        let run = Command::new(&python)
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let runs = pythons.iter().flat_map(|python| CHECKS.map(|name| (python, tests.join(name))));
+    for (python, checks) in runs {
+        let run = Command::new(python)
             .arg(&checks)
             .env("PYTHONPATH", folder.path())
             .env("PYTHONDONTWRITEBYTECODE", "1")
@@ -48,4 +50,11 @@ fn the_module_keeps_its_promises_in_every_python() {
         assert!(run.status.success(), "{}:\n{says}", python.display());
         eprintln!("{}: {}", python.display(), String::from_utf8_lossy(&run.stdout).trim());
     }
+}
+
+#[test]
+fn the_papers_aimd_has_twenty_lines() {
+    let text = include_str!("../examples/aimd.py");
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    assert!((15..=20).contains(&lines.count()), "docs/congestion.md calls it 20 lines");
 }

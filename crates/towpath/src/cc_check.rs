@@ -1,5 +1,6 @@
 //! `towpath cc check`: compiles programs of congestion control and says what they cost, what they use, and what can stop a run.
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -58,11 +59,19 @@ impl Check {
 
 fn read(file: &Path) -> anyhow::Result<String> {
     let name = file.display();
-    let len = std::fs::metadata(file).with_context(|| format!("cannot read {name}"))?.len();
+    let opened = std::fs::File::open(file).with_context(|| format!("cannot read {name}"))?;
+    let len = opened.metadata().with_context(|| format!("cannot read {name}"))?.len();
     if len > TEXT_MAX as u64 {
         bail!("{name}: {len} bytes, a program has at most {TEXT_MAX}");
     }
-    std::fs::read_to_string(file).with_context(|| format!("cannot read {name} as text"))
+    // A device or a pipe has no length, and may have no end.
+    let mut text = String::new();
+    let read = opened.take(TEXT_MAX as u64 + 1).read_to_string(&mut text);
+    read.with_context(|| format!("cannot read {name} as text"))?;
+    if text.len() > TEXT_MAX {
+        bail!("{name}: a program has at most {TEXT_MAX} bytes");
+    }
+    Ok(text)
 }
 
 /// The number of different registers of some scopes that a program names.

@@ -16,6 +16,7 @@ use crate::tap::star::{self, SINK, Star, TO_KERNEL, TO_SERVICE};
 use crate::{Options, clock, program};
 use anyhow::{Context, bail};
 use serde::de::DeserializeOwned;
+use sim::statistics::percentile;
 use std::path::PathBuf;
 use std::process::Command;
 use tempfile::TempDir;
@@ -41,7 +42,7 @@ pub enum System {
 impl System {
     pub const ALL: [Self; 3] = [Self::Kernel, Self::Plain, Self::Towpath];
 
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Kernel => "kernel-program",
             Self::Plain => "kernel-cubic",
@@ -91,9 +92,25 @@ impl Course {
         curves::back_off(&self.looks.windows)
     }
 
-    pub fn rtt_mean_ms(&self) -> f64 {
-        mean(self.looks.rtts_us.iter().copied()).unwrap_or(f64::NAN) / 1e3
+    /// The distance of two dips in seconds, if there are two, and the smallest window in segments.
+    pub fn dips(&self) -> (Option<f64>, f64) {
+        curves::dips(&self.looks.windows, 0.0)
     }
+
+    /// The smoothed round-trip time in milliseconds below which this share of the looks is.
+    pub fn rtt_ms(&self, share: f64) -> f64 {
+        let mut sorted = self.looks.rtts_us.clone();
+        sorted.sort_by(f64::total_cmp);
+        percentile(&sorted, share).unwrap_or(f64::NAN) / 1e3
+    }
+}
+
+/// The window in segments, and the smoothed round-trip time in microseconds, of the first flow that `ss` tells of.
+fn of_ss(text: &str) -> Option<(f64, f64)> {
+    let words = text.lines().next()?.split_whitespace();
+    let value = |name: &str| words.clone().find_map(|word| word.strip_prefix(name));
+    let (rtt_ms, _) = value("rtt:")?.split_once('/')?;
+    Some((value("cwnd:")?.parse().ok()?, rtt_ms.parse::<f64>().ok()? * 1e3))
 }
 
 fn mean(values: impl Iterator<Item = f64> + Clone) -> Option<f64> {
@@ -225,7 +242,7 @@ impl Stage {
     /// Waits for the measured time; meanwhile it looks at the window of a lone flow.
     fn watch(&self, system: System, sender: &Sender, order: &Order) -> anyhow::Result<Looks> {
         let mut looks = Looks::default();
-        if order.flows > 1 || system == System::Plain {
+        if order.flows > 1 {
             pause(order.seconds)?;
             return Ok(looks);
         }
@@ -235,7 +252,7 @@ impl Stage {
             if at >= order.seconds {
                 return Ok(looks);
             }
-            if let Some((window, rtt_us)) = self.look(sender)? {
+            if let Some((window, rtt_us)) = self.look(system, sender)? {
                 looks.windows.push((at, window));
                 looks.rtts_us.push(rtt_us);
             }
@@ -243,8 +260,14 @@ impl Stage {
         }
     }
 
-    /// The window in segments, and the smoothed round-trip time in microseconds, of the only flow.
-    fn look(&self, sender: &Sender) -> anyhow::Result<Option<(f64, f64)>> {
+    /// The window in segments, and the smoothed round-trip time in microseconds, of the only flow. The kernel tells of its own Cubic by `ss`.
+    fn look(&self, system: System, sender: &Sender) -> anyhow::Result<Option<(f64, f64)>> {
+        if system == System::Plain {
+            let mut ss = self.star.kernel.command_of(&program::find("ss")?)?;
+            ss.args(["--tcp", "--info", "--oneline", "--no-header", "dst", &SINK.to_string()]);
+            let told = program::run(&mut ss, PATIENCE)?;
+            return Ok(of_ss(&told.stdout));
+        }
         if let Some(programs) = &sender.programs {
             let status = programs.status()?;
             let flow = status.flows.first();
@@ -304,4 +327,16 @@ fn service_at(
 ) -> anyhow::Result<Service> {
     let port = Port::Packet { interface: "packet:eth0", namespace: place.name(), address, flags };
     Service::start(options, port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::of_ss;
+
+    #[test]
+    fn window_and_round_trip_are_read_from_ss() {
+        let line = "ESTAB 0 55 10.79.0.1:40962 10.79.0.2:5001 cubic wscale:7,7 rto:224 rtt:23.812/4.1 mss:1448 cwnd:70 ssthresh:49\n";
+        assert_eq!(of_ss(line), Some((70.0, 23_812.0)));
+        assert_eq!(of_ss(""), None);
+    }
 }
