@@ -4,8 +4,8 @@
 use super::OWNER;
 use super::ends::At;
 use super::engine::{Opening, Say, Start, Told};
+use super::peer_log_limit::PeerLogLimit;
 use super::peers::{Peers, Standing};
-use super::rejections::Rejections;
 use super::rules::{ChannelRule, Choice, Why, choose, is_in};
 use super::snapshot::Snapshot;
 use crate::ServiceError;
@@ -76,8 +76,8 @@ pub struct Channels {
     ends: HashSet<[SocketAddr; 2]>,
     /// Sockets opened and accepted, and those that went by plain TCP after all.
     pub counted: Counted,
-    /// Which channels refused in their handshake the log has named.
-    log: Rejections,
+    /// How much the log has said of each peer: of channels refused in their handshake, and of sessions that have ended.
+    log_limit: PeerLogLimit,
 }
 
 /// Counts since the service started.
@@ -136,7 +136,7 @@ impl Registry {
             peers: Peers::default(),
             ends: HashSet::new(),
             counted: Counted::default(),
-            log: Rejections::default(),
+            log_limit: PeerLogLimit::default(),
         });
         self.grow_own(id, PRESENT.min(size.data_len));
         let own: Vec<IpAddr> = self.tcp.slow.routes().own().iter().map(|own| own.addr).collect();
@@ -311,7 +311,8 @@ impl Registry {
             Told::Rejected(Rejected { peer, why }) => {
                 let now = self.now;
                 let what = format!("a channel did not come through its handshake: {why}");
-                let line = self.channels.as_mut().and_then(|channels| channels.log.line(now, peer, what));
+                let line =
+                    self.channels.as_mut().and_then(|channels| channels.log_limit.line(now, peer, what));
                 line.into_iter().for_each(|line| tracing::info!(%peer, "{line}"));
             }
             Told::Violation(region, violation) => {
@@ -328,7 +329,7 @@ impl Registry {
         let Some(channels) = &mut self.channels else { return };
         channels.peers.over(now, peer, why);
         channels.counted.over += 1;
-        let line = channels.log.line(now, peer, format!("a session of channels is over: {why}"));
+        let line = channels.log_limit.line(now, peer, format!("a session of channels is over: {why}"));
         line.into_iter()
             .for_each(|line| tracing::info!(%peer, session = format!("{:032x}", session.0), "{line}"));
     }
