@@ -53,7 +53,7 @@ const WAITING_MAX: usize = 128;
 /// Time for the engine to answer a question.
 const ANSWER_TIME: Duration = Duration::from_millis(100);
 /// Longest time that the end of the service waits for bytes of closed sockets, and for its peers.
-const SHUT_TIME: Duration = Duration::from_millis(500);
+pub const SHUT_TIME: Duration = Duration::from_millis(500);
 /// Longest time that it then waits for the answers to the last resets.
 const REST_TIME: Duration = Duration::from_millis(200);
 
@@ -471,27 +471,18 @@ impl Registry {
         self.say(Say::RegionGone(region.memory.index));
     }
 
-    /// At the service's end: resets the virtual sockets that programs still have, lets those that programs have closed send what is under way,
-    /// for a short time, and resets the rest. Then waits until the peers know. The slow path stands still meanwhile: tail loss probes are all
-    /// that repairs losses.
-    pub fn shut_channels(&self) {
-        if self.channels.is_none() {
-            return;
-        }
-        for (say, most) in [(Say::Shut, SHUT_TIME), (Say::ShutRest, REST_TIME)] {
-            self.say_at_once(say);
-            let (mut left, pause) = (most, Duration::from_millis(5));
-            while !left.is_zero() {
-                let seen = self.channels_seen();
-                if seen.as_ref().is_some_and(|seen| seen.census.sockets == 0) {
-                    break;
-                }
-                std::thread::sleep(pause);
-                // A core that does not answer in time may have sockets yet.
-                let took = if seen.is_none() { ANSWER_TIME } else { Duration::ZERO };
-                left = left.saturating_sub(pause + took);
-            }
-        }
+    /// Begins the end of channels: resets the virtual sockets that programs still have, and lets those that programs have closed send what is
+    /// under way. `is_rest`: resets those, too. Returns how long the caller waits at most until no socket is left; `None`: there are no channels.
+    pub fn shut_channels(&self, is_rest: bool) -> Option<Duration> {
+        self.channels.as_ref()?;
+        let (say, most) = if is_rest { (Say::ShutRest, REST_TIME) } else { (Say::Shut, SHUT_TIME) };
+        self.say_at_once(say);
+        Some(most)
+    }
+
+    /// True while there are virtual sockets: a core that does not answer in time may have some yet.
+    pub fn has_virtual_sockets(&self) -> bool {
+        self.channels_seen().is_none_or(|seen| seen.census.sockets > 0)
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod host;
 mod programs;
+mod shut;
 mod wire;
 
 use base::{Duration, Instant, Seed};
@@ -438,59 +439,6 @@ fn a_way_that_dies_moves_its_bytes_to_the_other_and_no_socket_notices() {
         world.network.dark_way = None;
         wait_for_ways(&mut world, [0, 1]);
     }
-}
-
-/// A program of host 0 writes to one of host 1 and closes its socket at once; then the service of host 0 ends. `stops`: the other program reads
-/// nothing. Returns what the other program came to.
-fn write_close_and_shut(seed: u64, stops: bool) -> (World, Option<Outcome>) {
-    let mut world = World::new(seed, 2);
-    // For a reader that reads nothing, more than the credit.
-    let writes = if stops { 20_000 } else { 7_000 };
-    let plan = Plan { key: 1, peer_key: 2, writes, leaves: true, ..Plan::default() };
-    assert!(world.begin(0, Class::Throughput, 10_000, plan, |there| Plan { stops, ..there }));
-    // One more that its program keeps.
-    let kept = Plan { key: 3, peer_key: 4, writes: 500_000, ..Plan::default() };
-    assert!(world.begin(0, Class::Throughput, 10_001, kept, |there| there));
-    while !world.hosts[0].outcomes.contains_key(&10_000) {
-        world.step(Duration::from_us(50));
-    }
-    world.hosts[0].shut(false);
-    let until = world.now.plus(Duration::from_secs(if stops { 1 } else { 20 }));
-    while world.now < until && !world.hosts[1].outcomes.contains_key(&10_000) {
-        world.step(Duration::from_ms(1));
-    }
-    let outcome = world.hosts[1].outcomes.get(&10_000).copied();
-    (world, outcome)
-}
-
-#[test]
-fn what_is_written_and_closed_arrives_though_the_service_ends() {
-    for seed in 1..=20 {
-        let (mut world, outcome) = write_close_and_shut(seed, false);
-        assert_eq!(outcome, Some(Outcome::Whole), "{seed}");
-        wait_for_no_sockets(&mut world);
-        let kept = world.hosts[1].outcomes.get(&10_001);
-        assert_eq!(kept, Some(&Outcome::Reset), "{seed}: its program has it still");
-    }
-}
-
-/// Steps until host 0 has no virtual socket.
-fn wait_for_no_sockets(world: &mut World) {
-    let until = world.now.plus(Duration::from_secs(20));
-    while world.hosts[0].snapshot().census.sockets > 0 {
-        assert!(world.now < until, "{:?}", world.hosts[0].snapshot().census);
-        world.step(Duration::from_ms(5));
-    }
-}
-
-#[test]
-fn what_cannot_arrive_is_reset_when_the_service_has_waited() {
-    let (mut world, outcome) = write_close_and_shut(1, true);
-    assert_eq!(outcome, None);
-    assert_eq!(world.hosts[0].snapshot().census.sockets, 1, "the reader has stopped");
-    world.hosts[0].shut(true);
-    wait_for_no_sockets(&mut world);
-    assert_eq!(world.hosts[1].outcomes.get(&10_000), Some(&Outcome::Reset));
 }
 
 /// The most channels that the only session had, and why it had as many as it had at last, while twenty sockets carry bytes one way: of host 0,
