@@ -360,6 +360,29 @@ fn a_reader_that_has_stopped_delays_no_other_and_its_writer_is_reset_when_no_cre
     }
 }
 
+/// A fault of the service itself: no program gets bytes that were not stored.
+#[test]
+fn bytes_that_cannot_be_stored_reset_their_socket() {
+    for seed in 1..=10 {
+        let quiet = LinkConfig::delayed(Duration::from_us(200));
+        let mut world = World::over(seed, Channels::default(), Seed::new(seed), &quiet);
+        let plan = Plan { key: 1, peer_key: 2, writes: 500_000, ..Plan::default() };
+        assert!(world.begin(0, Class::Throughput, 10_000, plan, |there| there));
+        while world.hosts[1].snapshot().beyond_credit == 0 {
+            world.step(Duration::from_us(200));
+            // Until bytes come before the program has read, which renews the credit.
+            world.hosts[1].take_credit();
+        }
+        assert_eq!(wait_for_outcome(&mut world, 10_000).0, Outcome::Reset, "{seed}");
+        while !world.hosts[1].outcomes.contains_key(&10_000) {
+            assert!(world.now.since(Instant::ZERO) < PATIENCE);
+            world.step(Duration::from_ms(1));
+        }
+        assert_eq!(world.hosts[1].outcomes[&10_000], Outcome::Reset, "{seed}");
+        assert_eq!(world.hosts[1].snapshot().refusals.violations, 0);
+    }
+}
+
 /// The numbers of channels of all sessions, those of host 0 first.
 fn channels(world: &mut World) -> Vec<usize> {
     let sessions = world.hosts.iter_mut().flat_map(|host| host.snapshot().sessions);

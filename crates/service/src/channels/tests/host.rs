@@ -309,6 +309,11 @@ impl Host {
         self.say(if rest { Say::ShutRest } else { Say::Shut });
     }
 
+    /// The ends of the programs' sockets lose their credit, and the sessions do not know.
+    pub fn take_credit(&mut self) {
+        self.engine.take_credit();
+    }
+
     fn say(&mut self, say: Say) {
         self.engine.obey(self.now, say);
     }
