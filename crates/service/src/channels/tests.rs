@@ -2,13 +2,14 @@
 //! checked byte by byte; channels are killed at any moment.
 
 mod host;
+mod loss;
 mod programs;
 mod shut;
 mod wire;
 
 use base::{Duration, Instant, Seed};
 use channel::lane::Class;
-use host::{Channels, Host, address, address_on};
+use host::{Channels, Host, Way, address, address_on};
 use link::LinkConfig;
 use programs::{Outcome, Plan};
 use wire::{Network, weather};
@@ -92,7 +93,7 @@ impl World {
         let port = 10_000 + self.begun.len() as u16;
         let [key, peer_key] = [0, 0].map(|_| self.seed.next_u64());
         let aborts_at = self.seed.chance(50_000).then(|| self.seed.below(reads + 1));
-        let plan = Plan { key, peer_key, writes, reads, aborts_at, leaves: false, stops: false };
+        let plan = Plan { key, peer_key, writes, reads, aborts_at, ..Plan::default() };
         if !self.begin(from, class, port, plan, |there| there) {
             return;
         }
@@ -112,7 +113,7 @@ impl World {
         plan: Plan,
         there: impl FnOnce(Plan) -> Plan,
     ) -> bool {
-        let is_begun = self.hosts[from].connect(class, port, address(from ^ 1), plan);
+        let is_begun = self.hosts[from].connect(Way::Channel(class), port, address(from ^ 1), plan);
         let Plan { key, peer_key, writes, reads, .. } = plan;
         let other = Plan { key: peer_key, peer_key: key, writes: reads, reads: writes, ..Plan::default() };
         if is_begun {
@@ -123,16 +124,37 @@ impl World {
 
     /// One step of time: everything that is due now, and then on to what is due next, at most `pause` later.
     fn step(&mut self, pause: Duration) {
-        let Self { seed, now, hosts, network, .. } = self;
-        for (number, host) in hosts.iter_mut().enumerate() {
-            host.turns(seed);
+        let Self { seed, now, hosts, .. } = self;
+        for host in hosts.iter_mut() {
+            host.turns(*now, seed);
             host.run(*now);
+        }
+        self.pass(self.now.plus(pause));
+    }
+
+    /// As [`step`](Self::step), but programs have their turns until they have nothing more to do now, and the next time is that of the next event.
+    fn settle(&mut self) {
+        let Self { seed, now, hosts, .. } = self;
+        for host in hosts.iter_mut() {
+            host.run(*now);
+            while host.turns(*now, seed) {
+                host.run(*now);
+            }
+        }
+        let next = hosts.iter().map(Host::next_call).min().unwrap_or(Instant::NEVER);
+        self.pass(next);
+    }
+
+    /// Gives what the hosts have sent to the network, passes on to what is due next, `latest` at the latest, and gives them what has come.
+    fn pass(&mut self, latest: Instant) {
+        let Self { now, hosts, network, .. } = self;
+        for (number, host) in hosts.iter_mut().enumerate() {
             while let Some(frame) = host.port.sent.pop_front() {
                 network.send(*now, number ^ 1, frame);
             }
         }
         let next = hosts.iter().map(Host::next_deadline).min().unwrap_or(Instant::NEVER);
-        let next = next.min(network.next_deadline()).min(now.plus(pause));
+        let next = next.min(network.next_deadline()).min(latest);
         *now = next.max(now.plus(Duration::from_us(1)));
         for (number, host) in hosts.iter_mut().enumerate() {
             while let Some(frame) = network.receive(*now, number) {
