@@ -42,8 +42,9 @@ pub enum Kind {
     Pong = 10,
     /// Argument: a [`Goaway`]; no body.
     Goaway = 11,
-    /// From the acceptor of a session, if both services have [`CONGESTED`](crate::hello::CONGESTED). Argument: 1: congestion windows hold
-    /// back bytes that it sends; 0: no more. No body.
+    /// From the acceptor of a session, if both services have [`CONGESTED`](crate::hello::CONGESTED). Argument: how many times it
+    /// has changed whether congestion windows hold back bytes that the acceptor sends; odd: they do. The largest argument counts, whichever
+    /// comes last. No body.
     Congested = 12,
 }
 

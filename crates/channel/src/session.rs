@@ -86,12 +86,18 @@ impl Draining {
 /// Whether congestion windows hold back what the acceptor sends.
 #[derive(Clone, Copy, Debug, Default)]
 struct Congested {
-    /// At the acceptor: what it sees. At the opener: what the acceptor has said.
-    is: bool,
+    /// How many times that has changed since the session began. At the acceptor: as it sees it. At the opener: the largest number that the
+    /// acceptor has told. One change in each 10 ms never reaches the end of the numbers.
+    changes: u64,
     /// The acceptor must tell the opener.
     owes: bool,
-    /// The acceptor has told the opener once.
-    was_told: bool,
+}
+
+impl Congested {
+    /// True when congestion windows hold bytes back: at first they do not, so after an odd number of changes they do.
+    fn is(&self) -> bool {
+        self.changes % 2 == 1
+    }
 }
 
 /// What a session is made with.
@@ -299,15 +305,16 @@ impl Session {
     /// full. Does nothing at the opener's side, and with a peer that does not know the frame.
     pub fn note_congested(&mut self, is: bool) {
         let is_known = self.agreed.is_some_and(|agreed| agreed.features & CONGESTED != 0);
-        if is_known && !self.settings.is_opener && self.congested.is != is {
-            (self.congested.is, self.congested.owes) = (is, true);
+        if is_known && !self.settings.is_opener && self.congested.is() != is {
+            self.congested.changes += 1;
+            self.congested.owes = true;
         }
     }
 
     /// True when congestion windows hold back what the acceptor of this session sends.
     #[must_use]
     pub fn is_acceptor_congested(&self) -> bool {
-        self.congested.is
+        self.congested.is()
     }
 
     /// Ends channels beyond those wanted, each time the youngest of the address with the most.
@@ -419,7 +426,7 @@ impl Session {
     fn repeat(&mut self) {
         self.opens_sent = 0;
         self.draining.owes_ask |= self.draining.is_ours && !self.draining.was_answered;
-        self.congested.owes |= self.congested.was_told;
+        self.congested.owes |= !self.settings.is_opener && self.congested.changes > 0;
         for place in self.sockets.places() {
             let socket = self.sockets.at(place);
             let (stage, id) = (socket.stage, socket.id);

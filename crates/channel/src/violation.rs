@@ -151,6 +151,8 @@ pub enum Rejection {
     Violation(Violation),
     /// The peer has ended the channel, or has said too little for [`GREETING_TIME`](crate::limits::GREETING_TIME).
     GivenUp,
+    /// The session that the channel was made for has ended before the end of the handshake.
+    SessionOver,
     /// The peer, or all peers together, have as many channels in their handshakes as they may have.
     Crowd,
 }
@@ -164,6 +166,7 @@ impl core::fmt::Display for Rejection {
             Self::GivenUp => {
                 f.write_str("the peer has ended the channel, or has not ended its handshake within 5 s")
             }
+            Self::SessionOver => f.write_str("its session has ended meanwhile"),
             Self::Crowd => f.write_str("too many handshakes at once"),
         }
     }

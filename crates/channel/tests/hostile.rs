@@ -230,6 +230,54 @@ fn a_replayed_handshake_proves_nothing() {
 }
 
 #[test]
+fn a_handshake_that_is_replayed_while_its_session_lives_adds_no_channel() {
+    let secret = Some(&b"secret"[..]);
+    let mut scene = Scene::new(secret);
+    scene.session = 5;
+    let ask = scene.hello();
+    let (first, answer) = scene.ask(&ask);
+    let answer = Hello::parse(&answer[16..]).unwrap();
+    let proof = Key::of_secret(secret).of_session(5).prove(Purpose::Confirm, &ask, &answer);
+    let confirm = ask.encode(Step::Confirm, &proof);
+    scene.send(first, &confirm);
+    assert_eq!(scene.hub.census().channels, 1);
+    let (channel, _) = scene.ask(&ask);
+    scene.send(channel, &confirm);
+    assert_eq!(scene.reply(channel), bare(Kind::Refused, 0, Refusal::Secret as u64));
+    assert_eq!((scene.hub.census().channels, scene.why()), (1, None), "the session is not disturbed");
+}
+
+/// Why a session of the hub's own is over after that answer to its ask, with a right proof or one for another ask, and what the hub says to the
+/// peer.
+fn judged(change: impl Fn(Hello) -> Hello, is_proved_before: bool) -> (Option<Ended>, Vec<u8>) {
+    let secret = Some(&b"secret"[..]);
+    let mut scene = Scene::new(secret);
+    scene.begin_ours();
+    let (channel, ask) = scene.ask_ours();
+    let answer = change(Hello { nonce: [9; 16], ..ask });
+    let before = Hello { nonce: [8; 16], ..ask };
+    let key = Key::of_secret(secret).of_session(ask.session);
+    let proof = key.prove(Purpose::Answer, if is_proved_before { &before } else { &ask }, &answer);
+    scene.send(channel, &answer.encode(Step::Answer, &proof));
+    assert_eq!(scene.hub.census().channels, 0);
+    (scene.why(), scene.reply(channel))
+}
+
+#[test]
+fn an_answer_of_another_version_or_to_another_ask_is_refused() {
+    let refused = |why: Refusal| (Some(Ended::Refused(why)), bare(Kind::Refused, 0, why as u64));
+    for (least, most) in [(0, 0), (255, 255), (0, 255)] {
+        let judged = judged(|answer| Hello { least, most, ..answer }, false);
+        assert_eq!(judged, refused(Refusal::Version), "{least} to {most}");
+    }
+    // Recorded when the hub had asked with another nonce,
+    assert_eq!(judged(|answer| answer, true), refused(Refusal::Secret));
+    // and when it had asked for another session.
+    let other = judged(|answer| Hello { session: 7, ..answer }, false);
+    assert_eq!(other, (Some(Ended::Violation(Violation::Hello)), vec![]));
+}
+
+#[test]
 fn a_stranger_cannot_join_a_session() {
     let mut scene = Scene::new(Some(b"secret"));
     scene.greet(Some(b"secret"));
@@ -263,6 +311,30 @@ fn two_services_with_one_address_do_not_end_each_others_sessions_for_ever() {
     let ask = scene.hello();
     assert_eq!(scene.ask(&ask).1, bare(Kind::Refused, 0, Refusal::OldEpoch as u64));
     assert_eq!((scene.why(), scene.hub.census().sessions), (None, 1));
+    // And where the hub asks, the older one answers: its epoch is 1.
+    let channel = scene.open_ours(None);
+    assert_eq!(scene.reply(channel), bare(Kind::Refused, 0, Refusal::OldEpoch as u64));
+    assert_eq!(scene.why(), Some(Ended::Refused(Refusal::OldEpoch)));
+    assert_eq!(scene.hub.census().channels, 1, "the later one's");
+}
+
+#[test]
+fn a_channel_that_comes_through_its_handshake_after_the_end_of_its_session_is_counted() {
+    let mut scene = Scene::new(None);
+    let first = scene.open_ours(None);
+    scene.reply(first);
+    let id = scene.hub.sessions().next().unwrap().0;
+    scene.hub.session(id).unwrap().want_channels(scene.now, 2);
+    assert_eq!(scene.hub.poll_event(scene.now), None);
+    let second = scene.make_ours(None);
+    scene.epoch = 20;
+    scene.greet(None);
+    assert_eq!(scene.why(), Some(Ended::Restarted), "the peer has started anew");
+    assert_eq!((scene.hub.poll_destroy(), scene.hub.refusals().greetings), (Some(first), 0));
+    scene.reply(second);
+    let rejected = Rejected { peer: PEER, why: Rejection::SessionOver };
+    assert_eq!((scene.hub.poll_rejected(), scene.hub.poll_rejected()), (Some(rejected), None));
+    assert_eq!((scene.hub.poll_destroy(), scene.hub.refusals().greetings), (Some(second), 1));
 }
 
 #[test]

@@ -5,15 +5,30 @@
 mod support;
 
 use base::Seed;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use support::replay::replay;
+
+/// Says which seed file a test was at when it panicked.
+struct At(PathBuf);
+
+impl Drop for At {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("at the seed {}, or a change of it", self.0.display());
+        }
+    }
+}
 
 #[test]
 fn committed_seeds_keep_every_bound_in_each_shape_of_session() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/channel_frames");
+    let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    // The random changes of a file depend on its number: a folder has no order of its own.
+    paths.sort_unstable();
     let (mut number, mut frames) = (0, 0);
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let data = std::fs::read(entry.unwrap().path()).unwrap();
+    for path in paths {
+        let data = std::fs::read(&path).unwrap();
+        let _at = At(path);
         number += 1;
         frames += replay(&data);
         for shape in 0..32 {

@@ -6,10 +6,11 @@ mod support;
 
 use channel::frame::{Goaway, HEADER_LEN, Header, Kind};
 use channel::hello::{CONGESTED, Step};
+use channel::lane::{Class, Lane, Sharing};
 use channel::session::Ended;
 use channel::violation::Violation;
 use channel::{ChannelId, News};
-use support::scene::{Scene, WINDOW, bare, frame, open};
+use support::scene::{PEER, Scene, WINDOW, bare, frame, open};
 
 /// What a frame brings about.
 #[derive(PartialEq, Eq, Debug)]
@@ -196,14 +197,14 @@ fn an_acceptor_says_when_the_network_is_its_limit_and_says_it_again_when_that_ma
     let channel = scene.greet(None);
     let said = |scene: &mut Scene| answers(&scene.reply(channel));
     assert_eq!(said(&mut scene), []);
-    for is in [true, false] {
+    for (is, changes) in [(true, 1), (false, 2)] {
         session(&mut scene).note_congested(is);
         session(&mut scene).note_congested(is);
-        assert_eq!(said(&mut scene), [(Kind::Congested, u64::from(is))], "once");
+        assert_eq!(said(&mut scene), [(Kind::Congested, changes)], "once");
     }
     scene.send(channel, &bare(Kind::Goaway, 0, Goaway::Repeat as u64));
     scene.hub.tick(scene.now);
-    assert_eq!(said(&mut scene), [(Kind::Congested, 0)]);
+    assert_eq!(said(&mut scene), [(Kind::Congested, 2)]);
     // An opener must not say it.
     let breach = Breach(Violation::Unexpected(Kind::Congested));
     assert_eq!(hear(&mut scene, channel, &bare(Kind::Congested, 0, 1)), breach);
@@ -217,10 +218,34 @@ fn an_acceptor_says_when_the_network_is_its_limit_and_says_it_again_when_that_ma
 #[test]
 fn an_opener_hears_that_the_network_is_the_acceptors_limit() {
     let (mut scene, channel) = of_ours(false);
-    for is in [true, false] {
-        assert_eq!(hear(&mut scene, channel, &bare(Kind::Congested, 0, u64::from(is))), fine(&[], &[]));
-        assert_eq!(session(&mut scene).is_acceptor_congested(), is);
+    // One of a channel that dies comes after later ones; and some were lost with it.
+    for (changes, is) in
+        [(0, false), (1, true), (2, false), (1, false), (7, true), (6, true), (7, true), (8, false)]
+    {
+        assert_eq!(hear(&mut scene, channel, &bare(Kind::Congested, 0, changes)), fine(&[], &[]));
+        assert_eq!(session(&mut scene).is_acceptor_congested(), is, "{changes}");
     }
-    let breach = Breach(Violation::Unexpected(Kind::Congested));
-    assert_eq!(hear(&mut scene, channel, &bare(Kind::Congested, 0, 2)), breach);
+    scene.send(channel, &bare(Kind::Goaway, 0, Goaway::Repeat as u64));
+    scene.hub.tick(scene.now);
+    let repeated = answers(&scene.reply(channel));
+    assert!(
+        repeated.iter().all(|(kind, _)| *kind != Kind::Congested),
+        "an opener has nothing to say: {repeated:?}"
+    );
+}
+
+#[test]
+fn an_acceptor_at_the_end_of_the_numbers_harms_its_own_session_alone() {
+    let (mut scene, channel) = of_ours(false);
+    for changes in [u64::MAX, 1 << 63, 2, u64::MAX - 1] {
+        assert_eq!(hear(&mut scene, channel, &bare(Kind::Congested, 0, changes)), fine(&[], &[]));
+        assert!(session(&mut scene).is_acceptor_congested(), "its last word; {changes} is older");
+    }
+    // Its sockets go on,
+    let opened = fine(&[News::Opened], &[]);
+    assert_eq!(hear(&mut scene, channel, &bare(Kind::Opened, 1, 9)), opened);
+    // and another session with the same peer knows nothing of it.
+    let lane = Lane::of(PEER, Class::Latency, 1, Sharing::SameUser);
+    let other = scene.hub.session_for(scene.now, lane).unwrap();
+    assert!(!scene.hub.view(other).unwrap().is_acceptor_congested());
 }

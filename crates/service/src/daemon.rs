@@ -49,6 +49,9 @@ pub(crate) const DEAF: Duration = Duration::from_secs(1);
 /// A private service waits this long after its last application has ended, and this long for its first.
 const GRACE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
+/// Time between two looks whether virtual sockets are left, at the service's end.
+const SHUT_PAUSE: Duration = Duration::from_millis(5);
+
 /// The report of cycles that does not change the counting.
 const LOOK: Report = Report::Cycles(control::Counting::AsItIs);
 
@@ -259,10 +262,25 @@ impl Service {
             self.close_lines(Instant::now());
         }
         self.carry_out();
-        self.registry.shut_channels();
+        self.shut_channels();
         self.hang_up_all();
         self.carry_out();
         Ok(())
+    }
+
+    /// At the service's end: waits for a short time until what programs have written to virtual sockets and closed has arrived, resets the
+    /// rest, and waits until the peers know. Cores and slow path are served meanwhile, so that what is lost now is sent again.
+    fn shut_channels(&mut self) {
+        for is_rest in [false, true] {
+            let Some(most) = self.registry.shut_channels(is_rest) else { return };
+            let until = Instant::now() + most;
+            while self.registry.has_virtual_sockets() && Instant::now() < until {
+                self.hear_cores();
+                self.registry.handle_timers();
+                self.carry_out();
+                std::thread::sleep(SHUT_PAUSE);
+            }
+        }
     }
 
     /// How long to sleep; `None` while no deadline is set.

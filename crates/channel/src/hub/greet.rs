@@ -145,7 +145,10 @@ impl Hub {
                 self.places.insert(channel, Place { session: id, number });
                 self.touch(id);
             }
-            None => self.doomed.push_back(channel),
+            None => {
+                self.note_rejected(greeting.peer, Rejection::SessionOver);
+                self.doomed.push_back(channel);
+            }
         }
     }
 

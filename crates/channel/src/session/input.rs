@@ -127,10 +127,11 @@ impl Session {
         if self.agreed.is_none_or(|agreed| agreed.features & CONGESTED == 0) {
             return Err(Violation::Type(Kind::Congested as u8));
         }
-        match header.argument {
-            is @ (0 | 1) if self.settings.is_opener => self.congested.is = is == 1,
-            _ => return Err(Violation::Unexpected(Kind::Congested)),
+        if !self.settings.is_opener {
+            return Err(Violation::Unexpected(Kind::Congested));
         }
+        // One on a channel that dies may come after a later one on another channel.
+        self.congested.changes = self.congested.changes.max(header.argument);
         Ok(())
     }
 

@@ -138,10 +138,10 @@ impl Session {
             }
         }
         if self.congested.owes {
-            if !room.put_bare(Kind::Congested, 0, u64::from(self.congested.is)) {
+            if !room.put_bare(Kind::Congested, 0, self.congested.changes) {
                 return;
             }
-            (self.congested.owes, self.congested.was_told) = (false, true);
+            self.congested.owes = false;
         }
         while let Some(goaway) = self.session_frame() {
             if !room.put_bare(Kind::Goaway, 0, goaway as u64) {

@@ -143,20 +143,35 @@ impl Scene {
 
     /// The hub opens a session to the peer, and socket 1 in it, which waits for its answer; the channel. The hub's confirmation waits for room.
     pub fn open_ours(&mut self, secret: Option<&[u8]>) -> ChannelId {
+        self.begin_ours();
+        self.make_ours(secret)
+    }
+
+    /// The hub begins a session with the peer, and opens socket 1 in it.
+    pub fn begin_ours(&mut self) {
         let lane = Lane::of(PEER, Class::Throughput, 1, Sharing::Always);
         let id = self.hub.session_for(self.now, lane).unwrap();
         let to = Open { from_port: 1, to: ([10, 0, 0, 2], 80).into(), options: 0 };
         assert_eq!(self.hub.session(id).unwrap().open(1, to, WINDOW), Ok(1));
+    }
+
+    /// The hub makes the channel that a session of its own needs. The channel, and what the hub asks.
+    pub fn ask_ours(&mut self) -> (ChannelId, Hello) {
         self.hub.tick(self.now);
         let wanted = self.hub.poll_create().unwrap();
-        assert_eq!(wanted.session, id);
         self.channels += 1;
         let channel = ChannelId(self.channels);
         self.hub.created(self.now, wanted, channel);
         let ask = Hello::parse(&self.reply(channel)[16..]).unwrap();
+        assert_eq!(wanted.session, SessionId(ask.session));
+        (channel, ask)
+    }
+
+    /// The hub makes the channel that a session of its own needs, and the peer answers; the channel. The hub's confirmation waits for room.
+    pub fn make_ours(&mut self, secret: Option<&[u8]>) -> ChannelId {
+        let (channel, ask) = self.ask_ours();
         let answer = Hello { nonce: [9; 16], ..ask };
-        let SessionId(number) = id;
-        let proof = Key::of_secret(secret).of_session(number).prove(Purpose::Answer, &ask, &answer);
+        let proof = Key::of_secret(secret).of_session(ask.session).prove(Purpose::Answer, &ask, &answer);
         self.send(channel, &answer.encode(Step::Answer, &proof));
         channel
     }

@@ -4,8 +4,8 @@
 use super::OWNER;
 use super::ends::At;
 use super::engine::{Opening, Say, Start, Told};
+use super::peer_log_limit::PeerLogLimit;
 use super::peers::{Peers, Standing};
-use super::rejections::Rejections;
 use super::rules::{ChannelRule, Choice, Why, choose, is_in};
 use super::snapshot::Snapshot;
 use crate::ServiceError;
@@ -53,7 +53,7 @@ const WAITING_MAX: usize = 128;
 /// Time for the engine to answer a question.
 const ANSWER_TIME: Duration = Duration::from_millis(100);
 /// Longest time that the end of the service waits for bytes of closed sockets, and for its peers.
-const SHUT_TIME: Duration = Duration::from_millis(500);
+pub const SHUT_TIME: Duration = Duration::from_millis(500);
 /// Longest time that it then waits for the answers to the last resets.
 const REST_TIME: Duration = Duration::from_millis(200);
 
@@ -76,8 +76,8 @@ pub struct Channels {
     ends: HashSet<[SocketAddr; 2]>,
     /// Sockets opened and accepted, and those that went by plain TCP after all.
     pub counted: Counted,
-    /// Which channels refused in their handshake the log has named.
-    log: Rejections,
+    /// How much the log has said of each peer: of channels refused in their handshake, and of sessions that have ended.
+    log_limit: PeerLogLimit,
 }
 
 /// Counts since the service started.
@@ -136,7 +136,7 @@ impl Registry {
             peers: Peers::default(),
             ends: HashSet::new(),
             counted: Counted::default(),
-            log: Rejections::default(),
+            log_limit: PeerLogLimit::default(),
         });
         self.grow_own(id, PRESENT.min(size.data_len));
         let own: Vec<IpAddr> = self.tcp.slow.routes().own().iter().map(|own| own.addr).collect();
@@ -311,7 +311,8 @@ impl Registry {
             Told::Rejected(Rejected { peer, why }) => {
                 let now = self.now;
                 let what = format!("a channel did not come through its handshake: {why}");
-                let line = self.channels.as_mut().and_then(|channels| channels.log.line(now, peer, what));
+                let line =
+                    self.channels.as_mut().and_then(|channels| channels.log_limit.line(now, peer, what));
                 line.into_iter().for_each(|line| tracing::info!(%peer, "{line}"));
             }
             Told::Violation(region, violation) => {
@@ -328,7 +329,7 @@ impl Registry {
         let Some(channels) = &mut self.channels else { return };
         channels.peers.over(now, peer, why);
         channels.counted.over += 1;
-        let line = channels.log.line(now, peer, format!("a session of channels is over: {why}"));
+        let line = channels.log_limit.line(now, peer, format!("a session of channels is over: {why}"));
         line.into_iter()
             .for_each(|line| tracing::info!(%peer, session = format!("{:032x}", session.0), "{line}"));
     }
@@ -470,27 +471,18 @@ impl Registry {
         self.say(Say::RegionGone(region.memory.index));
     }
 
-    /// At the service's end: resets the virtual sockets that programs still have, lets those that programs have closed send what is under way,
-    /// for a short time, and resets the rest. Then waits until the peers know. The slow path stands still meanwhile: tail loss probes are all
-    /// that repairs losses.
-    pub fn shut_channels(&self) {
-        if self.channels.is_none() {
-            return;
-        }
-        for (say, most) in [(Say::Shut, SHUT_TIME), (Say::ShutRest, REST_TIME)] {
-            self.say_at_once(say);
-            let (mut left, pause) = (most, Duration::from_millis(5));
-            while !left.is_zero() {
-                let seen = self.channels_seen();
-                if seen.as_ref().is_some_and(|seen| seen.census.sockets == 0) {
-                    break;
-                }
-                std::thread::sleep(pause);
-                // A core that does not answer in time may have sockets yet.
-                let took = if seen.is_none() { ANSWER_TIME } else { Duration::ZERO };
-                left = left.saturating_sub(pause + took);
-            }
-        }
+    /// Begins the end of channels: resets the virtual sockets that programs still have, and lets those that programs have closed send what is
+    /// under way. `is_rest`: resets those, too. Returns how long the caller waits at most until no socket is left; `None`: there are no channels.
+    pub fn shut_channels(&self, is_rest: bool) -> Option<Duration> {
+        self.channels.as_ref()?;
+        let (say, most) = if is_rest { (Say::ShutRest, REST_TIME) } else { (Say::Shut, SHUT_TIME) };
+        self.say_at_once(say);
+        Some(most)
+    }
+
+    /// True while there are virtual sockets: a core that does not answer in time may have some yet.
+    pub fn has_virtual_sockets(&self) -> bool {
+        self.channels_seen().is_none_or(|seen| seen.census.sockets > 0)
     }
 }
 

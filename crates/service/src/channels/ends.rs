@@ -134,6 +134,8 @@ pub struct Ends {
     ring_most: usize,
     /// Writes outside the credit: an error of the session. The simulator checks that there are none.
     pub beyond_credit: u64,
+    /// Ends with bytes that could not be stored, though the session counts them as come: their sockets must be reset.
+    pub unstored: Vec<u64>,
 }
 
 impl Ends {
@@ -430,6 +432,12 @@ impl AppEnd {
         self.end.tail
     }
 
+    /// The session believes in a credit that there is not: what a test does to an end.
+    #[cfg(test)]
+    pub fn take_credit(&mut self) {
+        self.edge = self.end.sender.head;
+    }
+
     /// Clears the service's half, for a connection that begins anew in this slot by other means.
     pub fn clear(&self) {
         if let Some((own, _)) = self.end.place.halves(self.end.slot) {
@@ -452,13 +460,13 @@ impl Streams for Ends {
 
     fn write(&mut self, tag: u64, position: u64, bytes: Input<'_>) {
         let Some(end) = self.get(tag) else { return };
-        let Some(ring) = end.end.sender.ring else { return };
         let last = position + bytes.len() as u64;
-        if position < end.end.sender.start || last > end.edge {
+        let is_within = position >= end.end.sender.start && last <= end.edge;
+        let Some(ring) = end.end.sender.ring.filter(|_| is_within) else {
             // The session keeps to the credit. If it did not, the bytes would lie on others that the program has not read.
             self.beyond_credit += 1;
-            return;
-        }
+            return self.unstored.push(tag);
+        };
         match bytes {
             Input::Own(bytes) => end.end.place.write_ring(ring, position, bytes),
             Input::Shared(bytes) => end.end.place.write_ring_shared(ring, position, bytes),

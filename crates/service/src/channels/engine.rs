@@ -406,6 +406,14 @@ impl Engine {
 
     /// Passes on what the peers have done.
     fn events(&mut self, now: Instant) {
+        // Before the sessions tell what has come.
+        for tag in std::mem::take(&mut self.ends.unstored) {
+            let Some(at) = self.ends.get(tag).filter(|end| !end.is_over).map(|end| end.at) else { continue };
+            if let Some(session) = self.hub.session(at.session) {
+                session.reset(now, at.socket, ECONNRESET);
+            }
+            self.over(tag, RESET);
+        }
         while let Some((session, event)) = self.hub.poll_event(now) {
             self.event(now, session, event);
         }
@@ -484,6 +492,14 @@ impl Engine {
         self.ends.tags(|end| !end.is_over).into_iter().for_each(|tag| self.look(now, tag));
         self.reset_all(now, |end| !end.is_orphan());
         self.hub.shut(now);
+    }
+
+    /// Takes the credit of all ends, of which the sessions know nothing.
+    #[cfg(test)]
+    pub fn take_credit(&mut self) {
+        for tag in self.ends.tags(|_| true) {
+            self.ends.get(tag).into_iter().for_each(AppEnd::take_credit);
+        }
     }
 
     /// Resets the sockets of ends for which `is` holds.

@@ -23,12 +23,16 @@ use wire::{Endpoint, MacAddr};
 /// Indices of the programs' region and of the service's own.
 const PROGRAMS: u16 = 0;
 const OWN: u16 = 1;
-const SLOTS: u32 = 64;
+const SLOTS: u32 = 128;
 const DATA: u64 = 8 << 20;
 /// The port of the channel service.
 const PORT: u16 = 7_117;
 /// The slow path's name for the listener at it.
 const TOKEN: u64 = 1;
+/// The port of the programs.
+const PLAIN_PORT: u16 = 80;
+/// The slow path's name for the listener at it.
+const PLAIN_TOKEN: u64 = 2;
 /// A host that is still busy after so many rounds at one instant never comes to rest.
 const ROUNDS_MAX: usize = 100_000;
 
@@ -43,6 +47,15 @@ pub fn address(host: usize) -> IpAddr {
 /// The address of a host on one of the ways to the other.
 pub fn address_on(host: usize, way: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(10, 0, way, 1 + host as u8))
+}
+
+/// How a connection of a program goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// By channel, in a lane of that class.
+    Channel(Class),
+    /// As a TCP connection of its own.
+    Plain,
 }
 
 /// How a host has its channels.
@@ -110,6 +123,7 @@ pub struct Host {
     pub refused: BTreeSet<u16>,
     deadline: Instant,
     now: Instant,
+    address: IpAddr,
     loads: Arc<Loads>,
     /// Of a core that is always busy.
     meter: Option<LoadMeter>,
@@ -119,7 +133,8 @@ impl Host {
     /// A host that starts at `now`.
     pub fn new(number: usize, channels: Channels, seed: &mut Seed, now: Instant) -> Self {
         let mac = [2, 0, 0, 0, 0, 1 + number as u8];
-        let shared = flow::Config { flows: 64, regions: 2, ring_slots: 64, ..flow::Config::default() };
+        let shared =
+            flow::Config { flows: SLOTS, regions: 2, ring_slots: SLOTS as usize, ..flow::Config::default() };
         let flows = Arc::new(Flows::new(shared, [seed.next_u64(), seed.next_u64()]));
         let (exception_sender, exceptions) = flow::exceptions(64);
         let (commands, command_receiver) = flow::commands(64);
@@ -145,6 +160,8 @@ impl Host {
             slow.listen(Endpoint::new(address_on(number, way), PORT), TOKEN, 64).expect("a fresh table");
         }
         slow.set_accept_room(TOKEN, 64);
+        slow.listen(Endpoint::new(address(number), PLAIN_PORT), PLAIN_TOKEN, SLOTS).expect("a fresh table");
+        slow.set_accept_room(PLAIN_TOKEN, SLOTS as usize);
         let mut hub_seed = [0; 32];
         hub_seed[..8].copy_from_slice(&seed.next_u64().to_le_bytes());
         let start = Start {
@@ -181,17 +198,26 @@ impl Host {
             refused: BTreeSet::new(),
             deadline: now,
             now,
+            address: address(number),
             loads,
             meter: channels.is_full.then(|| LoadMeter::new(0)),
         }
     }
 
-    /// A program connects over channels, from that port, to the other host. False: no slot is free.
-    pub fn connect(&mut self, class: Class, from_port: u16, to: IpAddr, plan: Plan) -> bool {
+    /// A program connects, from that port, to the other host. False: no slot is free.
+    pub fn connect(&mut self, way: Way, from_port: u16, to: IpAddr, plan: Plan) -> bool {
         let Some(slot) = self.programs_slots.take() else { return false };
         let memory = self.programs_slots.memory.clone();
         self.add_program(slot, from_port, plan);
-        let open = Open { from_port, to: SocketAddr::new(to, 80), options: 0 };
+        let Way::Channel(class) = way else {
+            let owner = Owner { region: PROGRAMS, slot, core: 0 };
+            let (local, remote) = (Endpoint::new(self.address, from_port), Endpoint::new(to, PLAIN_PORT));
+            let options = FlowOptions::default();
+            let what = Connect { token: 0, local: Some(local), remote, owner, options };
+            self.slow.connect(self.now, &what).expect("there is room for the connection");
+            return true;
+        };
+        let open = Open { from_port, to: SocketAddr::new(to, PLAIN_PORT), options: 0 };
         let lane = Lane::of(to, class, 1, Sharing::SameUser);
         let opening = Opening { memory, slot, lane, open, is_required: true };
         self.engine.obey(self.now, Say::Open(Box::new(opening)));
@@ -239,10 +265,10 @@ impl Host {
     }
 
     /// Each program has its turn. True: one has done something.
-    pub fn turns(&mut self, seed: &mut Seed) -> bool {
+    pub fn turns(&mut self, now: Instant, seed: &mut Seed) -> bool {
         let mut is_busy = false;
         for program in self.programs.values_mut() {
-            is_busy |= program.turn(seed);
+            is_busy |= program.turn(now, seed);
         }
         let over: Vec<(u32, Outcome)> =
             self.programs.iter().filter_map(|(slot, program)| Some((*slot, program.outcome?))).collect();
@@ -304,9 +330,19 @@ impl Host {
         self.deadline.min(self.slow.next_deadline()).min(self.engine.deadline())
     }
 
+    /// When a program sends its next request.
+    pub fn next_call(&self) -> Instant {
+        self.programs.values().map(Program::next_call).min().unwrap_or(Instant::NEVER)
+    }
+
     /// The service ends: first what programs still have, then the rest.
     pub fn shut(&mut self, rest: bool) {
         self.say(if rest { Say::ShutRest } else { Say::Shut });
+    }
+
+    /// The ends of the programs' sockets lose their credit, and the sessions do not know.
+    pub fn take_credit(&mut self) {
+        self.engine.take_credit();
     }
 
     fn say(&mut self, say: Say) {
@@ -315,6 +351,9 @@ impl Host {
 
     fn event(&mut self, event: Event) {
         match event {
+            Event::Incoming { token: PLAIN_TOKEN, remote, pending, .. } => {
+                self.program_arrives(remote, pending);
+            }
             Event::Incoming { remote, pending, .. } => self.channel_arrives(remote, pending),
             Event::Released { region: OWN, slot } if self.leaving.remove(&slot) => self.own_freed(slot),
             Event::Violation { what, .. } => panic!("the engine broke the rules of a flow: {what}"),
@@ -331,6 +370,14 @@ impl Host {
             return self.own.free.push(slot);
         }
         self.say(Say::Arrived(slot, remote.addr, true));
+    }
+
+    fn program_arrives(&mut self, remote: Endpoint, pending: PendingId) {
+        self.slow.set_accept_room(PLAIN_TOKEN, SLOTS as usize);
+        let slot = self.programs_slots.take().expect("a slot for each program");
+        self.add_program(slot, remote.port, self.expected[&remote.port]);
+        let owner = Owner { region: PROGRAMS, slot, core: 0 };
+        self.slow.accept(self.now, pending, owner).expect("there is room for the connection");
     }
 
     fn own_freed(&mut self, slot: u32) {

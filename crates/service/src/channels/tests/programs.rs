@@ -2,7 +2,7 @@
 //! the application's side of a slot, as a process does.
 
 use crate::memory::Memory;
-use base::Seed;
+use base::{Duration, Instant, Seed};
 use queue::Ring;
 use queue::stream::{Sender, consumed, raise, readable, watch};
 use shm::Side;
@@ -10,8 +10,8 @@ use shm::half_flags::{ERRNO_SHIFT, FAILED, FIN, OPEN, RELEASED, RESET, WANT_SPAC
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Base-two logarithm of the bytes of a program's ring.
-const RING_LOG2: u8 = 13;
+/// Base-two logarithm of the bytes of a program's ring: of one that writes a stream, and of one with requests and answers.
+const RING_LOG2: [u8; 2] = [13, 16];
 /// The context on which the engine rings programs. No program sleeps: each has its turn in every step.
 const CONTEXT: u32 = 1;
 
@@ -22,6 +22,18 @@ fn byte(key: u64, position: u64) -> u8 {
 
 fn pattern(key: u64, from: u64, len: usize) -> Vec<u8> {
     (from..from + len as u64).map(|position| byte(key, position)).collect()
+}
+
+/// How an end of a connection writes and reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Role {
+    /// Both streams at once, in pieces of any length.
+    #[default]
+    Stream,
+    /// A request of so many bytes, an answer as long, a pause of so much at the mean, and again.
+    Client(u64, Duration),
+    /// An answer for each request.
+    Server,
 }
 
 /// What one end of a connection does.
@@ -41,6 +53,8 @@ pub struct Plan {
     pub leaves: bool,
     /// Reads nothing.
     pub stops: bool,
+    /// How it writes and reads.
+    pub role: Role,
 }
 
 /// How an end's connection went.
@@ -63,6 +77,14 @@ pub struct Program {
     sender: Sender,
     read: u64,
     is_finished: bool,
+    /// When a client sends its next request.
+    call_at: Instant,
+    /// Since when a client waits for an answer.
+    called: Option<Instant>,
+    /// Where a client's request ends, and its answer.
+    call_end: u64,
+    /// How long a client's requests took.
+    pub calls: Vec<Duration>,
     /// Set when the end is over; the slot is released then.
     pub outcome: Option<Outcome>,
 }
@@ -73,11 +95,29 @@ impl Program {
         if let Some((_, app)) = memory.halves(slot) {
             watch(app, Some(CONTEXT));
         }
-        Self { memory, slot, plan, sender: Sender::default(), read: 0, is_finished: false, outcome: None }
+        Self {
+            memory,
+            slot,
+            plan,
+            sender: Sender::default(),
+            read: 0,
+            is_finished: false,
+            call_at: if let Role::Client(..) = plan.role { Instant::ZERO } else { Instant::NEVER },
+            called: None,
+            call_end: 0,
+            calls: Vec::new(),
+            outcome: None,
+        }
+    }
+
+    /// When a client sends its next request.
+    pub fn next_call(&self) -> Instant {
+        let own = self.memory.halves(self.slot).map(|(own, _)| own.flags.load(Ordering::Acquire));
+        if own.is_some_and(|flags| flags & OPEN != 0) { self.call_at } else { Instant::NEVER }
     }
 
     /// Does something, or nothing: writes, reads, ends. True: something was done.
-    pub fn turn(&mut self, seed: &mut Seed) -> bool {
+    pub fn turn(&mut self, now: Instant, seed: &mut Seed) -> bool {
         let memory = self.memory.clone();
         let Some((own, _)) = memory.halves(self.slot).filter(|_| self.outcome.is_none()) else {
             return false;
@@ -92,8 +132,14 @@ impl Program {
         if flags & OPEN == 0 {
             return false;
         }
-        let wrote = seed.chance(800_000) && self.write(seed);
-        let read = !self.plan.stops && seed.chance(800_000) && self.read(seed);
+        match self.plan.role {
+            Role::Stream => {}
+            Role::Client(bytes, pause) => return self.call(now, bytes, pause, seed),
+            // What does not fit is written with what comes next, or when there is room.
+            Role::Server => return self.read(u64::MAX) | self.write(self.read - self.sender.head),
+        }
+        let wrote = seed.chance(800_000) && self.write(1 + seed.below(6_000));
+        let read = !self.plan.stops && seed.chance(800_000) && self.read(1 + seed.below(9_000));
         if self.plan.leaves && self.is_finished {
             return self.leave(Outcome::Whole);
         }
@@ -102,6 +148,26 @@ impl Program {
         }
         let is_over = self.is_finished && self.read == self.plan.reads && flags & FIN != 0;
         if is_over { self.leave(Outcome::Whole) } else { wrote || read }
+    }
+
+    /// Sends a request, or takes its answer.
+    fn call(&mut self, now: Instant, bytes: u64, pause: Duration, seed: &mut Seed) -> bool {
+        let called = match self.called {
+            None if self.call_at > now => return false,
+            None => {
+                (self.called, self.call_at) = (Some(now), Instant::NEVER);
+                self.call_end += bytes;
+                now
+            }
+            Some(called) => called,
+        };
+        let is_busy = self.write(self.call_end - self.sender.head) | self.read(u64::MAX);
+        if self.read == self.call_end {
+            self.calls.push(now.since(called));
+            self.called = None;
+            self.call_at = now.plus(Duration::from_ns(seed.below(2 * pause.as_ns() + 1)));
+        }
+        is_busy
     }
 
     fn leave(&mut self, outcome: Outcome) -> bool {
@@ -118,15 +184,16 @@ impl Program {
         self.memory.ring_service(self.slot);
     }
 
-    fn write(&mut self, seed: &mut Seed) -> bool {
+    fn write(&mut self, most: u64) -> bool {
         let memory = self.memory.clone();
         let Some((own, app)) = memory.halves(self.slot) else { return false };
         if self.sender.ring.is_none() {
-            self.sender.lend(app, Ring::new(u64::from(self.slot) << RING_LOG2, RING_LOG2));
+            let log2 = RING_LOG2[usize::from(self.plan.role != Role::Stream)];
+            self.sender.lend(app, Ring::new(u64::from(self.slot) << log2, log2));
         }
         let _ = self.sender.update(own).expect("the engine keeps to the rules");
         let left = self.plan.writes - self.sender.head;
-        let len = (1 + seed.below(6_000)).min(left).min(self.sender.space() as u64) as usize;
+        let len = most.min(left).min(self.sender.space() as u64) as usize;
         if let Some(ring) = self.sender.ring.filter(|_| len > 0) {
             let bytes = pattern(self.plan.key, self.sender.head, len);
             let [(a, an), (b, bn)] = ring.spans(self.sender.head, len);
@@ -147,13 +214,13 @@ impl Program {
         len > 0 || is_end
     }
 
-    fn read(&mut self, seed: &mut Seed) -> bool {
+    fn read(&mut self, most: u64) -> bool {
         let memory = self.memory.clone();
         let Some((own, app)) = memory.halves(self.slot) else { return false };
         let data_len = memory.region().layout().params.data_len;
         let found = readable(own, self.read, data_len).expect("the engine keeps to the rules");
         let Some(found) = found else { return false };
-        let mut bytes = vec![0; found.len.min(1 + seed.below(9_000) as usize)];
+        let mut bytes = vec![0; found.len.min(usize::try_from(most).unwrap_or(usize::MAX))];
         let [(a, an), (b, bn)] = found.ring.spans(self.read, bytes.len());
         memory.region().read(Side::Zero, a, &mut bytes[..an]);
         memory.region().read(Side::Zero, b, &mut bytes[an..an + bn]);

@@ -1,5 +1,5 @@
-//! Which channels that do not come through their handshake, and which sessions that end, get a line in the log: a peer can cause as many of
-//! them as it likes. Reads no clock and writes nothing.
+//! The limit of log lines about peers: a peer can cause as many channels that do not come through their handshake, and sessions that end, as it
+//! likes. Reads no clock and writes nothing.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -11,16 +11,16 @@ const OF_PEER_MAX: usize = 16;
 /// Most lines about all peers in that time.
 const LINES_MAX: usize = 128;
 
-/// What the log has named since the period began.
+/// What the log has said of peers since the period began.
 #[derive(Debug, Default)]
-pub struct Rejections {
+pub struct PeerLogLimit {
     since: Option<Instant>,
     named: Vec<(IpAddr, String)>,
     /// Channels and sessions without a line of their own.
     unnamed: u64,
 }
 
-impl Rejections {
+impl PeerLogLimit {
     /// The line for the log that says `what` of the peer; `None`: the log has enough of it. The counters have all.
     pub fn line(&mut self, now: Instant, peer: IpAddr, what: String) -> Option<String> {
         let mut more = String::new();
@@ -50,8 +50,8 @@ mod tests {
 
     #[test]
     fn a_reason_is_named_once_a_minute_for_each_peer() {
-        let (start, mut log) = (Instant::now(), Rejections::default());
-        let mut line = |now, peer, why: &str| log.line(now, peer, why.to_owned());
+        let (start, mut limit) = (Instant::now(), PeerLogLimit::default());
+        let mut line = |now, peer, why: &str| limit.line(now, peer, why.to_owned());
         assert_eq!(line(start, PEER, "wrong secret").as_deref(), Some("wrong secret"));
         assert_eq!(line(start + PERIOD / 2, PEER, "wrong secret"), None);
         assert!(line(start, PEER, "given up").is_some());
@@ -62,9 +62,10 @@ mod tests {
 
     #[test]
     fn a_peer_with_ever_new_faults_leaves_lines_to_the_others() {
-        let (start, mut log) = (Instant::now(), Rejections::default());
-        let mut lines =
-            |peer: IpAddr| (0..256).filter_map(|kind| log.line(start, peer, format!("type {kind}"))).count();
+        let (start, mut limit) = (Instant::now(), PeerLogLimit::default());
+        let mut lines = |peer: IpAddr| {
+            (0..256).filter_map(|kind| limit.line(start, peer, format!("type {kind}"))).count()
+        };
         assert_eq!(lines(PEER), OF_PEER_MAX);
         assert_eq!(lines(IpAddr::from([10, 0, 0, 3])), OF_PEER_MAX);
         let others: usize = (0..=255).map(|last| lines(IpAddr::from([10, 1, 0, last]))).sum();
