@@ -87,7 +87,6 @@ fn figure_2(invoke: impl Fn(&mut FlowProgram, &Situation, SeqNumber) -> Option<c
         una: SeqNumber(0),
         mss: MSS as u16,
         cwnd: 100 * MSS,
-        min_rtt_us: SRTT_US,
     };
     let mut program = FlowProgram::new(&start, &at, at.una);
     // A hundred segments in flight, one for each 100 us.

@@ -49,8 +49,6 @@ pub struct Situation {
     pub mss: u16,
     /// The congestion window, bytes.
     pub cwnd: u32,
-    /// The least round-trip time known, microseconds; `u32::MAX`: none.
-    pub min_rtt_us: u32,
 }
 
 /// What has happened since the last run.
@@ -134,6 +132,8 @@ pub struct FlowProgram {
     /// The acknowledgement that is being taken in has been through [`on_news`](Self::on_news).
     is_news_taken: bool,
     is_announced: bool,
+    /// The mark of the last sample: the application had too little to send while it was taken.
+    is_app_limited: bool,
     /// Number of ticks in a row, the last runs, before which nothing had come.
     ticks: u8,
     clamps: u64,
@@ -160,6 +160,7 @@ impl FlowProgram {
             echo_end: None,
             is_news_taken: false,
             is_announced: false,
+            is_app_limited: false,
             ticks: 0,
             clamps: 0,
             runs: 0,
@@ -208,6 +209,13 @@ impl FlowProgram {
     #[must_use]
     pub const fn ticks(&self) -> u8 {
         self.ticks
+    }
+
+    /// True if the application had too little to send while the last sample was taken, so that the path may be faster than its rates; `None` of a
+    /// program that reads no samples.
+    #[must_use]
+    pub fn is_app_limited(&self) -> Option<bool> {
+        self.reads.has_any(SAMPLED).then_some(self.is_app_limited)
     }
 
     /// Bytes acknowledged with an echo of congestion since the last run.
@@ -355,11 +363,13 @@ impl FlowProgram {
                 una: at.una,
                 delivered: at.delivered as u32,
                 now_us: at.now_us as u32,
-                min_rtt_us: at.min_rtt_us,
             });
             set(Primitive::RateIncoming, sample.rate_incoming);
             set(Primitive::RateOutgoing, sample.rate_outgoing);
             let is_none = sample.rtt_us == 0;
+            if !is_none {
+                self.is_app_limited = sample.is_app_limited;
+            }
             set(Primitive::RttSample, if is_none { ccp_vm::INFINITY } else { u64::from(sample.rtt_us) });
         }
         (self.acked, self.lost, self.gathered) = ([at.acked; 2], at.lost, Gathered::default());

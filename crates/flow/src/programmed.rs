@@ -88,7 +88,6 @@ impl FlowMut<'_> {
             una: tx.snd_una,
             mss: tx.mss,
             cwnd: tx.cwnd,
-            min_rtt_us: cold.rtt_us_min,
         }
     }
 

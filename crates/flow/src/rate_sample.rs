@@ -73,8 +73,6 @@ pub struct Delivery {
     pub delivered: u32,
     /// Time, microseconds modulo 2^32.
     pub now_us: u32,
-    /// The least round-trip time known, microseconds; `u32::MAX`: none. Shorter intervals give no rates.
-    pub min_rtt_us: u32,
 }
 
 /// Marks of the bursts in flight, and what is known of deliveries.
@@ -176,10 +174,10 @@ impl Sampler {
     fn sample(&self, mark: &Mark, news: &Delivery) -> Sample {
         let sent_us = mark.at.wrapping_sub(mark.first_sent_at);
         let arrived_us = news.now_us.wrapping_sub(mark.delivered_at);
-        // "Clear the rate sample if the interval is less than min_rtt": its deliveries were no round trip apart.
-        let is_long = sent_us.max(arrived_us) >= news.min_rtt_us || news.min_rtt_us == u32::MAX;
         let bytes = u64::from(self.delivered.wrapping_sub(mark.delivered));
-        let rate = |us: u32| if is_long && us > 0 { bytes * 1_000_000 / u64::from(us) } else { 0 };
+        // "Clear the rate sample if the interval is less than min_rtt": it never is, because what is delivered now was sent after what was delivered
+        // by then, and the least round trip is no longer than that of this sample.
+        let rate = |us: u32| if us > 0 { bytes * 1_000_000 / u64::from(us) } else { 0 };
         Sample {
             rtt_us: news.now_us.wrapping_sub(mark.at).max(1),
             rate_incoming: rate(arrived_us),
@@ -237,13 +235,15 @@ const fn place(first: u8, n: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::Seed;
+    use std::collections::VecDeque;
 
     fn sending(end: u32, now_us: u32, is_first: bool) -> Sending {
         Sending { end: SeqNumber(end), now_us, is_first, in_flight: 10_000, resolution_us: 50 }
     }
 
     fn delivery(newest: u32, una: u32, delivered: u32, now_us: u32) -> Delivery {
-        Delivery { newest: Some(SeqNumber(newest)), una: SeqNumber(una), delivered, now_us, min_rtt_us: 900 }
+        Delivery { newest: Some(SeqNumber(newest)), una: SeqNumber(una), delivered, now_us }
     }
 
     /// 1000 bytes each 100 us; the path has a round trip of 1000 us and passes 1000 bytes each 200 us.
@@ -290,12 +290,13 @@ mod tests {
     }
 
     #[test]
-    fn unknown_data_and_short_intervals_give_no_sample() {
+    fn unknown_data_gives_no_sample() {
         let mut sampler = Sampler::new(SeqNumber(5000), 7, 0);
         sampler.sent(&sending(6000, 100, false));
         assert_eq!(sampler.take(&delivery(5000, 5000, 500, 1100)), Sample::default());
-        let sample = sampler.take(&Delivery { min_rtt_us: 5000, ..delivery(6000, 6000, 1007, 1200) });
-        assert_eq!((sample.rtt_us, sample.rate_incoming, sample.rate_outgoing), (1100, 0, 0));
+        let sample = sampler.take(&delivery(6000, 6000, 1007, 1200));
+        assert_eq!((sample.rtt_us, sample.rate_incoming), (1100, 1_000_000_000 / 1200));
+        assert_eq!(sample.rate_outgoing, 10_000_000);
     }
 
     #[test]
@@ -310,5 +311,74 @@ mod tests {
         sampler.sent(&sending(4000, 1200, false));
         assert!(sampler.take(&delivery(3000, 3000, 3000, 2000)).is_app_limited);
         assert!(!sampler.take(&delivery(4000, 4000, 4000, 2200)).is_app_limited);
+    }
+
+    /// What Linux keeps of a packet in flight.
+    struct Sent {
+        end: u32,
+        at: u32,
+        delivered: u32,
+        delivered_at: u32,
+        first_sent_at: u32,
+        is_limited: bool,
+    }
+
+    /// Random bursts, pauses of the application and acknowledgements against Linux's rules, packet by packet: all samples are the same, the marks of those
+    /// that the application limits too.
+    #[test]
+    fn random_flows_have_the_samples_of_each_packets_own_record() {
+        let mut counts = [0; 2];
+        for seed in 0..20 {
+            let mut rng = Seed::new(seed);
+            let mut sampler = Sampler::new(SeqNumber(0), 0, 0);
+            let mut flight: VecDeque<Sent> = VecDeque::new();
+            let (mut now, mut end, mut una) = (0, 0, 0);
+            let (mut delivered_at, mut first_sent_at, mut limited_until) = (0, 0, 0);
+            for _ in 0..1_000 {
+                now += 100 + rng.below(300) as u32;
+                for _ in 0..rng.below(4) {
+                    let is_first = flight.is_empty();
+                    if is_first {
+                        (first_sent_at, delivered_at) = (now, now);
+                    }
+                    end += 1_000;
+                    let is_limited = limited_until > 0;
+                    flight.push_back(Sent {
+                        end,
+                        at: now,
+                        delivered: una,
+                        delivered_at,
+                        first_sent_at,
+                        is_limited,
+                    });
+                    sampler.sent(&Sending { resolution_us: 0, ..sending(end, now, is_first) });
+                }
+                if rng.chance(50_000) {
+                    // All bytes delivered are those in order, so what was delivered and is in flight is what was sent.
+                    limited_until = end.max(1);
+                    sampler.limit(end - una);
+                }
+                now += 1;
+                let Some(last) = (rng.below(6) as usize).min(flight.len()).checked_sub(1) else { continue };
+                let sent = flight.drain(..=last).next_back().expect("there is one");
+                una = sent.end;
+                if una > limited_until {
+                    limited_until = 0;
+                }
+                first_sent_at = sent.at;
+                let rate = |us: u32| u64::from(una - sent.delivered) * 1_000_000 / u64::from(us);
+                let [sent_us, arrived_us] = [sent.at - sent.first_sent_at, now - sent.delivered_at];
+                let expected = Sample {
+                    rtt_us: now - sent.at,
+                    rate_incoming: rate(arrived_us),
+                    rate_outgoing: if sent_us > 0 { rate(sent_us) } else { 0 },
+                    is_app_limited: sent.is_limited,
+                };
+                assert_eq!(sampler.take(&delivery(una, una, una, now)), expected, "seed {seed} at {now}");
+                delivered_at = now;
+                counts[usize::from(sent.is_limited)] += 1;
+            }
+        }
+        assert!(counts.iter().all(|n| *n > 1_000), "{counts:?}");
     }
 }

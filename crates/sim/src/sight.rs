@@ -23,6 +23,8 @@ pub struct Sight {
     pub retransmitted_bytes: u64,
     /// Number of retransmission timeouts so far.
     pub timeouts: u32,
+    /// The mark of the last rate sample: see [`flow::FlowProgram::is_app_limited`].
+    pub is_app_limited: Option<bool>,
 }
 
 impl Host {
@@ -55,6 +57,7 @@ impl Host {
             in_flight: parts.tx.in_flight(),
             retransmitted_bytes: parts.cold.counters.retransmitted_bytes,
             timeouts: parts.cold.counters.timeouts,
+            is_app_limited: parts.cold.program.as_ref().and_then(|program| program.is_app_limited()),
         })
     }
 }

@@ -35,6 +35,8 @@ pub(crate) struct Station {
     pub(crate) stopped_until: Instant,
     /// Frames wake the machine no sooner than this after its last run, as with interrupt moderation.
     pub(crate) moderation: Duration,
+    /// Frames that have come since the last run, with moderation.
+    held: Vec<Vec<u8>>,
     ran_at: Instant,
     has_input: bool,
     pub(crate) cable: Option<usize>,
@@ -53,6 +55,7 @@ impl Station {
             ahead: Duration::ZERO,
             stopped_until: Instant::ZERO,
             moderation: Duration::ZERO,
+            held: Vec::new(),
             ran_at: Instant::ZERO,
             has_input: false,
             cable: None,
@@ -72,7 +75,12 @@ impl Station {
         if let Some(watch) = &mut self.watch {
             watch.oracle.received(&frame);
         }
-        self.machine.inject_owned(frame);
+        // A machine that has frames wants to run at once, so frames that must not wake it wait here.
+        if self.moderation == Duration::ZERO {
+            self.machine.inject_owned(frame);
+        } else {
+            self.held.push(frame);
+        }
         self.has_input = true;
     }
 
@@ -97,6 +105,9 @@ impl Station {
     pub(crate) fn turn(&mut self, network_now: Instant, ledger: &mut Ledger, tally: &mut Tally) {
         let now = network_now.plus(self.ahead);
         (self.ran_at, self.has_input) = (network_now, false);
+        for frame in self.held.drain(..) {
+            self.machine.inject_owned(frame);
+        }
         for _ in 0..TURNS_MAX {
             self.machine.run(now);
             let Some(stack) = self.machine.stack() else { return };

@@ -229,6 +229,68 @@ fn a_handler_that_sleeps_keeps_its_flows_while_its_socket_has_room() {
     assert_eq!(count(&events, |what| matches!(what, What::Closed { .. } | What::Opened { .. })), 0);
 }
 
+/// The agent has given a window of 16 MB, of which what the receiver takes is in flight. Its socket is full at the latest after ten reports, and
+/// the flow begins anew with what is in flight, at the end of its three round trips.
+#[test]
+fn a_flow_falls_back_with_a_window_no_larger_than_what_is_in_flight() {
+    const WINDOW: u32 = 16 << 20;
+    let asleep = BEGIN.plus(Duration::from_ms(500));
+    let maker = AgentMaker::new(|| {
+        let mut agent = Agent::new();
+        agent.add(Wide(u64::from(WINDOW))).unwrap();
+        agent
+    });
+    let setting = AgentSetting::new(STALENESS, Mind::Agent(maker));
+    let setting = AgentSetting { sleep: Some((asleep, Instant::NEVER)), ..setting };
+    let mut fabric = flows_of(setting, &LinkConfig::rated(10_000_000, Duration::from_ms(5)));
+    let (from, step) = (fabric.members[1].node, Duration::from_us(100));
+    let (mut at, mut fallen) = (asleep, [false; 3]);
+    fabric.network.run_until(at);
+    let mut before = [0, 1, 2].map(|number| fabric.network.sight(from, number).unwrap());
+    assert!(before.iter().all(|flow| flow.cwnd == WINDOW && flow.in_flight > 0), "{before:?}");
+    while fallen != [true; 3] {
+        at = at.plus(step);
+        assert!(at < asleep.plus(Duration::from_secs(20)), "{fallen:?}");
+        fabric.network.run_until(at);
+        let now = [0, 1, 2].map(|number| fabric.network.sight(from, number).unwrap());
+        for i in 0..3 {
+            if before[i].cwnd == WINDOW && now[i].cwnd != WINDOW {
+                fallen[i] = true;
+                // What is acknowledged within a step may be added.
+                let most = before[i].in_flight.max(now[i].in_flight) + 2 * 1448;
+                assert!(now[i].cwnd <= most && most < WINDOW / 2, "{:?}, then {:?}", before[i], now[i]);
+            }
+        }
+        before = now;
+    }
+}
+
+/// The same window for good, and a report each round trip.
+struct Wide(u64);
+
+struct WideFlow;
+
+impl Algorithm for Wide {
+    fn name(&self) -> &str {
+        "wide"
+    }
+
+    fn programs(&self) -> Vec<(String, String)> {
+        vec![("tells".to_owned(), EACH_ROUND_TRIP.to_owned())]
+    }
+
+    fn new_flow(&mut self, datapath: Datapath, _info: &FlowInfo) -> Result<Box<dyn Flow>, Failure> {
+        datapath.set_program("tells", &[("Cwnd", self.0)])?;
+        Ok(Box::new(WideFlow))
+    }
+}
+
+impl Flow for WideFlow {
+    fn on_report(&mut self, _report: &Report) -> Outcome {
+        Ok(())
+    }
+}
+
 /// Window and rate from one extreme to the other at each report.
 struct Flips;
 

@@ -133,7 +133,9 @@ fn sender(now: Instant, parts: &FlowMut<'_>, info: &mut TcpInfo) {
     (info.reord_seen, info.dsack_dups) = (losses.reorderings, losses.duplicates);
     info.last_data_sent = millis(sent_ago(now, cold));
     info.delivery_rate = cold.delivery_rate;
-    info.delivery_rate_app_limited = u8::from(rx.flags & (state::CWND_FULL | state::WINDOW_FULL) == 0);
+    let of_program = cold.program.as_ref().and_then(|program| program.is_app_limited());
+    let is_limited = of_program.unwrap_or(rx.flags & (state::CWND_FULL | state::WINDOW_FULL) == 0);
+    info.delivery_rate_app_limited = u8::from(is_limited);
     // A flow that is not paced: Linux's estimate in slow start is twice the window per round trip.
     let rate = u64::from(tx.cwnd) * 1_000_000 / u64::from(cold.srtt_us.max(1));
     info.pacing_rate = if cold.pace_rate > 0 { cold.pace_rate } else { 2 * rate };

@@ -9,6 +9,8 @@
 
 #[path = "congestion/agent.rs"]
 mod agent;
+#[path = "congestion/agents.rs"]
+mod agents;
 #[path = "../../preload/tests/common/mod.rs"]
 mod common;
 #[path = "congestion/place.rs"]
@@ -48,6 +50,9 @@ fn role() {
         "released-agent" => released_agent(),
         "recorded" => recorded(),
         "python" => python(),
+        "two-agents" => agents::two_agents(),
+        "stopped" => agents::stopped(),
+        "other-user" => agents::of_another_user(),
         "agent" => agent::serve(),
         other => panic!("no role {other}"),
     }
@@ -203,6 +208,21 @@ fn python() {
         shown["in_force"] == "cubic" && shown["why"] == "its agent has died"
     });
     program.ends_with("end ccp", peer);
+}
+
+#[test]
+fn of_two_agents_each_has_its_flows_and_one_that_dies_loses_its_own_alone() {
+    in_namespace("two-agents");
+}
+
+#[test]
+fn a_stopped_agent_loses_its_flow_and_gets_it_when_it_goes_on() {
+    in_namespace("stopped");
+}
+
+#[test]
+fn an_agent_sees_its_users_flows_and_other_users_are_not_heard() {
+    in_namespace("other-user");
 }
 
 fn agent_comes_and_goes() {

@@ -74,7 +74,7 @@ def counted(congestion):
         try:
             Path("/proc/sys/net/ipv4/tcp_ecn").write_text(KERNEL_ACCURATE)
         except OSError:
-            raise Skip("this kernel knows no accurate ECN") from None
+            raise Skip(f"this kernel refuses net.ipv4.tcp_ecn={KERNEL_ACCURATE}: it knows no accurate ECN") from None
         w.up(*VETH, *flags(congestion, ALL_ON, "clean"), "--accurate-ecn", "true")
         link = emulate(w, "--both", PATH)
         results = meet(w, met, LIMIT_S - 10)

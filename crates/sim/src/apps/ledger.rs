@@ -32,10 +32,25 @@ pub struct Account {
     pub moved_at: Instant,
 }
 
+/// A `send` of one end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Written {
+    /// Time of the call.
+    pub at: Instant,
+    /// Number of the connection.
+    pub id: u64,
+    /// The end that sends.
+    pub side: Side,
+    /// Bytes that the end has sent in all, with those of this call.
+    pub total: u64,
+}
+
 /// The accounts of all open connections.
 #[derive(Debug, Default)]
 pub struct Ledger {
     open: BTreeMap<u64, [Account; 2]>,
+    /// Each `send`, in order, if they are to be kept.
+    pub writes: Option<Vec<Written>>,
     /// The first violation, in words.
     pub breach: Option<String>,
     /// The peer breaks rules on purpose: wrong bytes and unexpected ends are no violations.
@@ -77,6 +92,10 @@ impl Ledger {
         let account = self.account(id, side);
         account.sent += n as u64;
         account.moved_at = now;
+        let total = account.sent;
+        if let Some(writes) = &mut self.writes {
+            writes.push(Written { at: now, id, side, total });
+        }
     }
 
     /// `side` has received `n` more correct bytes.

@@ -5,7 +5,7 @@ mod ledger;
 mod payload;
 mod plan;
 
-pub use ledger::{Account, Ledger, Outcome};
+pub use ledger::{Account, Ledger, Outcome, Written};
 pub use payload::{HEADER, Stream};
 pub use plan::{Manner, Pattern, Plan, Profile, Side};
 

@@ -1,9 +1,13 @@
 //! One test's namespace: link, service, programs, agents, and the kernel's end.
 
+use rustix::process::{Gid, Pid, Signal, Uid, kill_process};
+use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
@@ -12,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// For whatever a busy machine delays.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 /// One BDP of queue.
 const LINK: &str = "rate=24mbit,delay=10ms,queue=40p";
 
@@ -36,11 +40,32 @@ pub fn python_module() -> Option<PathBuf> {
 /// A process that is killed when dropped.
 pub struct Running(Child);
 
+impl Running {
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// Does `work` in a thread that has become the user.
+pub fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
+    let there = move || {
+        let (user, group) = (Uid::from_raw(uid), Gid::from_raw(uid));
+        set_thread_res_gid(group, group, group).unwrap();
+        set_thread_res_uid(user, user, user).unwrap();
+        work()
+    };
+    std::thread::scope(|scope| scope.spawn(there).join().unwrap())
 }
 
 fn system(words: &str) {
@@ -54,20 +79,26 @@ pub struct Place {
     service: Running,
     _link: Running,
     folder: tempfile::TempDir,
-    agent: PathBuf,
+    /// Where agents are looked for; the first one serves `ccp`.
+    agents: Vec<PathBuf>,
 }
 
 impl Place {
     pub fn new(arguments: &[&str]) -> Self {
-        Self::make(arguments, None)
+        Self::make(arguments, &[])
     }
 
-    /// Agents are looked for at `agent`: below the test's folder, or below `/tmp/ccp`.
+    /// An agent is looked for at `agent`: below the test's folder, or below `/tmp/ccp`.
     pub fn with_agents(arguments: &[&str], agent: &str) -> Self {
-        Self::make(arguments, Some(agent))
+        Self::make(arguments, &[("ccp", agent)])
     }
 
-    fn make(arguments: &[&str], agent: Option<&str>) -> Self {
+    /// Agents by the names that they serve, and where each is looked for.
+    pub fn with_named_agents(arguments: &[&str], agents: &[(&str, &str)]) -> Self {
+        Self::make(arguments, agents)
+    }
+
+    fn make(arguments: &[&str], agents: &[(&str, &str)]) -> Self {
         let link = ["link", "tap:cc-left", "tap:cc-right", "--both", LINK];
         let mut link = Command::new(env!("CARGO_BIN_EXE_towpath"))
             .args(link)
@@ -82,20 +113,26 @@ impl Place {
         for name in ["lo", "cc-left", "cc-right"] {
             system(&format!("ip link set {name} up"));
         }
-        let folder = tempfile::tempdir().unwrap();
-        let agent = agent.map(|agent| match agent.starts_with("/tmp") {
+        // Every user may pass it.
+        let open = std::fs::Permissions::from_mode(0o755);
+        let folder = tempfile::Builder::new().permissions(open).tempdir().unwrap();
+        let place_of = |agent: &str| match agent.starts_with("/tmp") {
             true => PathBuf::from(agent),
             false => folder.path().join(&agent[1..]),
-        });
+        };
+        let named: Vec<(&str, PathBuf)> =
+            agents.iter().map(|(name, agent)| (*name, place_of(agent))).collect();
         let mut up = Command::new(env!("CARGO_BIN_EXE_towpath"));
         up.args(["up", "--port", "packet:cc-left", "--address", "10.80.0.3/24", "--control"]);
         up.arg(folder.path().join("service/c")).args(arguments).stdout(Stdio::null());
-        if let Some(agent) = &agent {
-            up.arg("--cc-socket").arg(folder.path().join("agents/cc")).arg("--cc-agents").arg(agent);
+        if !named.is_empty() {
+            let places = named.iter().map(|(name, place)| format!("{name}={}", place.display()));
+            up.arg("--cc-socket").arg(folder.path().join("agents/cc"));
+            up.arg("--cc-agents").arg(places.collect::<Vec<_>>().join(","));
         }
         let service = Running(up.spawn().unwrap());
-        let agent = agent.unwrap_or_default();
-        let mut place = Self { service, _link: Running(link), folder, agent };
+        let agents = named.into_iter().map(|(_, place)| place).collect();
+        let mut place = Self { service, _link: Running(link), folder, agents };
         until("the service", || {
             assert!(place.service.0.try_wait().unwrap().is_none(), "the service has ended");
             place.command(&["stat"]).output().unwrap().status.success().then_some(())
@@ -157,8 +194,8 @@ impl Place {
         }
     }
 
-    /// Starts the accelerated program.
-    pub fn start(&self, way: &str, address: &str, port: u16, name: &str) -> Program {
+    /// The C program, compiled.
+    fn chosen(&self) -> PathBuf {
         let program = self.folder.path().join("chosen");
         if !program.exists() {
             let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/chosen.c");
@@ -166,12 +203,31 @@ impl Place {
             cc.args(["-O1", "-Wall", "-Werror", "-o"]).args([&program, &source]);
             assert!(cc.status().expect("a C compiler is installed by `make setup`").success());
         }
+        program
+    }
+
+    /// Starts the accelerated program.
+    pub fn start(&self, way: &str, address: &str, port: u16, name: &str) -> Program {
         let mut command = self.command(&["run", "--require", "--"]);
-        command.arg(program).args([way, address, &port.to_string(), name]);
+        command.arg(self.chosen()).args([way, address, &port.to_string(), name]);
         command.env("TOWPATH_PRELOAD", crate::common::library());
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        Program { child: Running(child), output }
+        Program::of(&mut command)
+    }
+
+    /// Starts the accelerated program as another user, from copies of what that user may not be able to reach.
+    pub fn start_as(&self, uid: u32, port: u16, name: &str) -> Program {
+        let copy = |from: &Path, name: &str| {
+            let to = self.folder.path().join(name);
+            std::fs::copy(from, &to).unwrap();
+            to
+        };
+        let towpath = copy(Path::new(env!("CARGO_BIN_EXE_towpath")), "towpath");
+        let library = copy(&crate::common::library(), "library.so");
+        let mut command = Command::new(towpath);
+        command.args(["run", "--require", "--"]).arg(self.chosen());
+        command.args(["connect", "10.80.0.2", &port.to_string(), name]).env("TOWPATH_PRELOAD", library);
+        command.env("TOWPATH_CONTROL", self.folder.path().join("service/c")).current_dir("/");
+        Program::of(command.uid(uid).gid(uid))
     }
 
     /// Starts the test's own agent.
@@ -180,12 +236,17 @@ impl Place {
     }
 
     pub fn start_agent_that(&self, what: &str) -> Running {
+        self.start_agent_at(0, what)
+    }
+
+    /// Starts the test's own agent at the place of that index.
+    pub fn start_agent_at(&self, index: usize, what: &str) -> Running {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", crate::ROLE_TEST, "--ignored", "--nocapture"]);
         Running(
             command
                 .env("ROLE", "agent")
-                .env("AGENT", &self.agent)
+                .env("AGENT", &self.agents[index])
                 .env("AGENT_THAT", what)
                 .stdout(Stdio::null())
                 .spawn()
@@ -201,7 +262,7 @@ impl Place {
         let paths = std::env::join_paths([self.folder.path(), &examples]).unwrap();
         let run = "import sys, towpath_cc, aimd; towpath_cc.Agent(aimd.Aimd).run(path=sys.argv[1])";
         let mut command = Command::new("python3");
-        command.args(["-c", run]).arg(&self.agent);
+        command.args(["-c", run]).arg(&self.agents[0]);
         command.env("PYTHONPATH", paths).env("PYTHONDONTWRITEBYTECODE", "1");
         Running(command.spawn().unwrap())
     }
@@ -222,8 +283,21 @@ impl Place {
 
     /// A socket at the agent's place.
     pub fn be_agent(&self) -> UnixDatagram {
-        let _ = std::fs::remove_file(&self.agent);
-        UnixDatagram::bind(&self.agent).unwrap()
+        let _ = std::fs::remove_file(&self.agents[0]);
+        UnixDatagram::bind(&self.agents[0]).unwrap()
+    }
+
+    /// A socket at the agent's place, of another user, in a folder of that user, which the service may write to.
+    pub fn be_agent_of(&self, uid: u32) -> UnixDatagram {
+        let path = &self.agents[0];
+        let folder = path.parent().unwrap();
+        std::fs::create_dir(folder).unwrap();
+        std::os::unix::fs::chown(folder, Some(uid), Some(uid)).unwrap();
+        as_user(uid, || {
+            let socket = UnixDatagram::bind(path).unwrap();
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).unwrap();
+            socket
+        })
     }
 
     /// A `/tmp/ccp` of this namespace alone, and there the link by which agents that put it in front of all paths find the service.
@@ -248,6 +322,12 @@ pub struct Program {
 }
 
 impl Program {
+    fn of(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Self { child: Running(child), output }
+    }
+
     pub fn lines(&mut self, count: usize) -> Vec<String> {
         let mut line = || {
             let mut line = String::new();
