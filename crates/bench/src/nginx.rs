@@ -145,7 +145,8 @@ fn measure(
     let (finished, cpu_ns) = server.run(&mut command, case.connections, whole + 20.0)?;
     let found = parse(&finished.stdout)?;
     if let (true, Some(before), Some(after)) = (case.once, before, server.accepted()?) {
-        launch::prove(after - before, found.requests as u32)?;
+        let new = after.checked_sub(before).context("a worker has ended, and its counts with it")?;
+        launch::prove(new, found.requests as u32)?;
     }
     let numbers = [("requests", "1/s", found.rate), ("p50", "us", found.p50_us), ("p99", "us", found.p99_us)];
     for (metric, unit, value) in numbers {

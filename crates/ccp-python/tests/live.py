@@ -5,6 +5,7 @@ import struct
 import sys
 import tempfile
 import threading
+import time
 import unittest
 
 import towpath_cc as cc
@@ -35,8 +36,10 @@ class Live:
         self.socket.settimeout(PATIENCE_S)
         self.thread = threading.Thread(target=self.serve, daemon=True)
         self.thread.start()
+        end = time.monotonic() + PATIENCE_S
         while not self.is_bound():
-            pass
+            assert self.thread.is_alive() and time.monotonic() < end, "the agent binds its socket"
+            time.sleep(0.001)
         self.send(struct.pack("<HHII", READY, 12, 0, 1))
         return self
 

@@ -87,7 +87,7 @@ impl Draining {
 #[derive(Clone, Copy, Debug, Default)]
 struct Congested {
     /// How many times that has changed since the session began. At the acceptor: as it sees it. At the opener: the largest number that the
-    /// acceptor has told. One change in each 10 ms never reaches the end of the numbers.
+    /// acceptor has told. The service looks at most once in 10 ms, so the number does not overflow.
     changes: u64,
     /// The acceptor must tell the opener.
     owes: bool,

@@ -175,8 +175,8 @@ impl Sampler {
         let sent_us = mark.at.wrapping_sub(mark.first_sent_at);
         let arrived_us = news.now_us.wrapping_sub(mark.delivered_at);
         let bytes = u64::from(self.delivered.wrapping_sub(mark.delivered));
-        // "Clear the rate sample if the interval is less than min_rtt": it never is, because what is delivered now was sent after what was delivered
-        // by then, and the least round trip is no longer than that of this sample.
+        // Linux clears a sample with an interval shorter than the least round trip, which includes the sample's own there. The interval here
+        // includes that round trip, and data sent again gives no sample, so there is nothing to clear.
         let rate = |us: u32| if us > 0 { bytes * 1_000_000 / u64::from(us) } else { 0 };
         Sample {
             rtt_us: news.now_us.wrapping_sub(mark.at).max(1),

@@ -269,16 +269,20 @@ impl Service {
     }
 
     /// At the service's end: waits for a short time until what programs have written to virtual sockets and closed has arrived, resets the
-    /// rest, and waits until the peers know. Cores and slow path are served meanwhile, so that what is lost now is sent again.
+    /// rest, and waits until the peers know. The slow path is served between two looks, so that what is lost now is sent again; a core that
+    /// does not answer a look holds it up. Programs still get connections, which end with all others.
     fn shut_channels(&mut self) {
         for is_rest in [false, true] {
             let Some(most) = self.registry.shut_channels(is_rest) else { return };
             let until = Instant::now() + most;
             while self.registry.has_virtual_sockets() && Instant::now() < until {
                 self.hear_cores();
+                self.registry.now = Instant::now();
                 self.registry.handle_timers();
-                self.carry_out();
-                std::thread::sleep(SHUT_PAUSE);
+                self.settle();
+                if !self.more {
+                    std::thread::sleep(SHUT_PAUSE);
+                }
             }
         }
     }
@@ -310,6 +314,11 @@ impl Service {
             tracing::info!("no application is left; this private service leaves");
             self.over = true;
         }
+        self.settle();
+    }
+
+    /// Carries out what the timers bring about, until nothing follows from it.
+    fn settle(&mut self) {
         loop {
             self.carry_out();
             // Detaching processes may have closed flows.

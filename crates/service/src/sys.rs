@@ -1,4 +1,4 @@
-//! Calls that have no safe wrapper: signals as a descriptor, a thread's own descriptor table, and socket options.
+//! Calls that have no safe wrapper: signals as a descriptor, a thread's own descriptor table, and socket options; and the kernel's random bytes.
 
 use crate::ServiceError;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};

@@ -35,6 +35,7 @@ pub type Handled<T> = Option<Result<T, Errno>>;
 
 /// True once the program has made an epoll set.
 static HAS_SETS: AtomicBool = AtomicBool::new(false);
+
 /// Notes a socket that the kernel has made, if it is a TCP socket.
 pub fn opened(fd: RawFd, domain: i32, kind: i32, protocol: i32) {
     let tcp = matches!(protocol, 0 | libc::IPPROTO_TCP | libc::IPPROTO_MPTCP);

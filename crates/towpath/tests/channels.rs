@@ -28,6 +28,8 @@ const SECOND: [&str; 2] = ["10.82.0.1", "10.82.0.2"];
 const LONELY: &str = "no channel could be made";
 /// A machine on which a service takes longer to start than its peer waits for it (15 s and more) may have the scene so many times.
 const TRIES: usize = 5;
+/// A service that starts in that time is there before its peer gives up a session without channels, which takes ten seconds.
+const IN_TIME: Duration = Duration::from_secs(5);
 
 /// A program that ends with the test.
 struct Running(Child);
@@ -171,6 +173,13 @@ impl World {
         let mut command = self.command(host, env!("CARGO_BIN_EXE_towpath"));
         command.arg(name).arg("--control").arg(self.folder.path().join(format!("{host}/control.sock")));
         command
+    }
+
+    /// Starts the service of host 1 again. How long that took.
+    fn serve_timed(&mut self, arguments: &[&str]) -> Duration {
+        let began = Instant::now();
+        self.serve(1, arguments);
+        began.elapsed()
     }
 
     fn serve(&mut self, host: usize, arguments: &[&str]) {
@@ -491,9 +500,9 @@ fn channels_go_over_all_addresses_and_one_that_dies_takes_no_socket_with_it() {
     assert_eq!(session_of(&world, 0)["channels_why"], "one for each address of the peer");
 }
 
-/// The service of host 1 ends, or dies and starts anew. Returns why its session is over at host 0: by the restart, because it had no channel for
-/// ten seconds, or neither of both.
-fn end_of_a_service(world: &mut World, is_killed: bool) -> [bool; 2] {
+/// The service of host 1 ends, or dies and starts anew. Why its session is over at host 0, and how long the start took. The first is true if by
+/// the restart, the second if because it had no channel for ten seconds.
+fn end_of_a_service(world: &mut World, is_killed: bool) -> ([bool; 2], Duration) {
     let _echo = world.echo(1, &[]);
     let mut hold = world.run(0, "require", "hold.py", &[ADDRESSES[1], "5000"]);
     assert_eq!(hold.line(), "held");
@@ -505,29 +514,31 @@ fn end_of_a_service(world: &mut World, is_killed: bool) -> [bool; 2] {
     }
     // Killed, if it lives.
     world.services[1] = None;
-    world.serve(1, &["--channel-peers", PEERS]);
+    let took = world.serve_timed(&["--channel-peers", PEERS]);
     assert_eq!(hold.line(), "104", "ECONNRESET");
     world.wait("the reason is in the log", || !is_killed || count(world) != before);
     let after = count(world);
-    [0, 1].map(|reason| after[reason] > before[reason])
+    ([0, 1].map(|reason| after[reason] > before[reason]), took)
 }
 
 #[test]
 fn the_end_and_the_death_of_a_peers_service_reset_its_sockets() {
     let Some(mut world) = World::with_channels("death", &[]) else { return };
-    assert_eq!(end_of_a_service(&mut world, false), [false; 2], "{}", world.log(0));
+    assert_eq!(end_of_a_service(&mut world, false).0, [false; 2], "{}", world.log(0));
     // The reason says that it was at once: a death without a restart is found by the PING and ten seconds without a channel.
-    let is_at_once = (0..TRIES).any(|_| {
+    let is_at_once = (0..TRIES).find_map(|_| {
         world.renew();
-        end_of_a_service(&mut world, true) == [true, false]
+        let (why, took) = end_of_a_service(&mut world, true);
+        // On a very busy machine the new service may come too late to be the reason.
+        (took < IN_TIME || why[0]).then_some(why == [true, false])
     });
-    assert!(is_at_once, "{}", world.log(0));
+    assert_eq!(is_at_once, Some(true), "{}", world.log(0));
 }
 
 #[test]
 fn a_socket_becomes_plain_tcp_when_its_session_is_lost_before_the_peer_has_accepted_it() {
     let Some(mut world) = World::with_channels("plain", &[]) else { return };
-    let is_lost_later = (0..TRIES).any(|_| {
+    let is_lost_later = (0..TRIES).find_map(|_| {
         world.renew();
         let echo = world.echo(1, &[]);
         world.load(1, "require", &[]);
@@ -535,15 +546,17 @@ fn a_socket_becomes_plain_tcp_when_its_session_is_lost_before_the_peer_has_accep
         drop(echo);
         // The host is there again, without channels. The other one believes that it has a session with it.
         world.services[1] = None;
-        world.serve(1, &[]);
+        let took = world.serve_timed(&[]);
         let _echo = world.echo(1, &[]);
         // Each byte is checked. The first connection waits until no channel can be made for ten seconds.
         world.load(1, "prefer", &[]);
         let unserved = world.report(0, "channels")["counted"]["unserved"].as_u64();
         assert_eq!(unserved, Some(world.opened(0) - opened), "what was to go by channel became plain");
-        world.opened(0) > opened
+        // A service that comes after ten seconds finds no session any more.
+        let is_lost_later = world.opened(0) > opened;
+        (took < IN_TIME || is_lost_later).then_some(is_lost_later)
     });
-    assert!(is_lost_later, "it was to go by channel");
+    assert_eq!(is_lost_later, Some(true), "it was to go by channel");
     let mut hold = world.run(0, "require", "hold.py", &[ADDRESSES[1], "5000"]);
     assert!(!hold.running.0.wait().unwrap().success(), "`require` does not become plain");
 }

@@ -12,7 +12,7 @@ const FILES: [(&str, &str, &str); 2] = [
     ("program", "reno.ccp", include_str!("../../../ccp-algorithms/src/programs/reno.ccp")),
     ("python", "aimd.py", include_str!("../../../ccp-python/examples/aimd.py")),
 ];
-/// Of the program's own default link and time.
+/// Virtual seconds of a trial. The link is the command's default.
 const SECONDS: &str = "30";
 /// A trial that takes longer has failed, seconds.
 const PATIENCE: f64 = 60.0;

@@ -406,7 +406,7 @@ impl Engine {
 
     /// Passes on what the peers have done.
     fn events(&mut self, now: Instant) {
-        // Before the sessions tell what has come.
+        // These are reset first: `reset` takes back the news of their bytes, which the sessions would pass on.
         for tag in std::mem::take(&mut self.ends.unstored) {
             let Some(at) = self.ends.get(tag).filter(|end| !end.is_over).map(|end| end.at) else { continue };
             if let Some(session) = self.hub.session(at.session) {

@@ -56,7 +56,7 @@ impl Deferred {
         found.map(|(origin, _)| *origin).collect()
     }
 
-    /// The first connection the time of which is over, and when that is.
+    /// The connection the time of which ends first, and when that is.
     pub fn first(&self) -> Option<(Instant, Origin)> {
         self.by_time.first().copied()
     }

@@ -54,7 +54,6 @@ fn passes(pages: &[libc::iovec], write: bool) -> bool {
         let local_at = std::ptr::from_ref(&local) as usize;
         // SAFETY: the kernel checks `pages`; it writes at most `bytes.len()` bytes into `bytes`, and into `pages` the bytes that it read
         // there, which the caller's contract allows.
-        // read there, which the caller's contract allows.
         let r =
             unsafe { call(*number, [own as usize, local_at, 1, pages.as_ptr() as usize, pages.len(), 0]) };
         match answer(r) {

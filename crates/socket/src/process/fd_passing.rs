@@ -71,7 +71,12 @@ pub fn found(fd: RawFd) {
     }
     let (Some(cookie), Some(family)) = (sys::cookie(fd), number(fd, libc::SO_DOMAIN)) else { return };
     match tables::SOCKS.all().into_iter().find(|(number, sock)| is_behind(sock, *number, cookie)) {
-        Some((_, known)) => tables::share(&known, fd),
+        // A `vfork` child's numbers are not its parent's: by this cookie the parent's socket is found again.
+        Some((_, known)) if tables::is_borrowed() => known.set(|settings| settings.cookie = cookie),
+        Some((_, known)) => {
+            let _deferred = Deferred::begin();
+            tables::share(&known, fd);
+        }
         None => {
             let flags = sys::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0);
             let nonblock = flags & libc::O_NONBLOCK as usize != 0;

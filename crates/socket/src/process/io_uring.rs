@@ -32,6 +32,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A connect was put off at least once.
 static ANY_LATER: AtomicBool = AtomicBool::new(false);
+
 /// True when the submissions of a ring with these flags can be seen before the kernel sees them, and the program has an epoll set (then it
 /// may use the ring for that set alone).
 fn is_watchable(flags: IoringSetupFlags) -> bool {
