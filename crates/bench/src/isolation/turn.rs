@@ -85,7 +85,8 @@ fn beside(host: &Host<'_>, case: Case, bulk: Bulk, seconds: u64) -> anyhow::Resu
 /// Runs the case with bulk flows of the processes that send and answer the requests, for `seconds`.
 fn of_one_process(host: &Host<'_>, case: Case, bulk: Bulk, seconds: f64) -> anyhow::Result<Outcome> {
     let requests = Requests::connect(host, case.connections + bulk.flows)?;
-    let meter = Meter::start(&[&requests.pids(), host.between.as_slice()].concat());
+    // Both processes say themselves what their threads have used, which end before they can be asked.
+    let meter = Meter::start(&host.between);
     let since_ns = clock::now_ns();
     let Bulk { flows, direction, .. } = bulk;
     let pings =
@@ -96,9 +97,11 @@ fn of_one_process(host: &Host<'_>, case: Case, bulk: Bulk, seconds: f64) -> anyh
     let mut said = requests.client.receive_within::<Answer>(seconds + PATIENCE).context("the client")?;
     let wall_ns = (clock::now_ns() - since_ns) as f64;
     let heard = requests.server.receive_within::<Answer>(PATIENCE).context("the server")?;
-    let cpu_ns = meter.used_ns() as f64;
-    let at_client = said.pop().context("no answer of the client")?;
-    let bytes = at_client + heard.last().context("no answer of the server")?;
+    let mut cpu_ns = meter.used_ns() as f64 + said.pop().context("no answer of the client")?;
+    let at_client = said.pop().context("the client said too little")?;
+    let [.., at_server, of_server_ns] = heard[..] else { bail!("the server said too little") };
+    let bytes = at_client + at_server;
+    cpu_ns += of_server_ns;
     let latencies = Latencies::new(&said)?;
     let (cores, per_mib) = (Some(cpu_ns / wall_ns), Some(cpu_ns / (bytes / OPERATION)));
     let rate = Sample { value: bytes * 8.0 / wall_ns, cores, cpu_ns: per_mib };
