@@ -66,25 +66,14 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     };
     let kept = (CASE.to_owned(), Case { connections: KEPT, once: false });
     let of_one = [vec![kept], once("w1").to_vec()].concat();
-    served::compare(&mut report, options, start, &of_one, |system, path, case, samples| {
-        measure(system, path, *case, options.seconds(), samples)
-    })?;
-    served::compare(
-        &mut report,
-        options,
-        |host| start_with(host, THREE),
-        &once("w3"),
-        |system, path, case, samples| measure(system, path, *case, options.seconds(), samples),
-    )?;
+    let act = |server: &Served<'_>, path: &str, case: &Case, samples: &mut Samples| {
+        measure(server, path, *case, options.seconds(), samples)
+    };
+    served::compare(&mut report, options, start, &of_one, act)?;
+    served::compare(&mut report, options, |host| start_with(host, THREE), &once("w3"), act)?;
     if rustix::process::geteuid().is_root() {
         let others = once("other-user");
-        served::compare(
-            &mut report,
-            options,
-            |host| start_with(host, OTHERS),
-            &others,
-            |system, path, case, samples| measure(system, path, *case, options.seconds(), samples),
-        )?;
+        served::compare(&mut report, options, |host| start_with(host, OTHERS), &others, act)?;
     } else {
         report.note("skipped: workers of another user need root");
     }

@@ -213,10 +213,7 @@ fn a_replayed_handshake_proves_nothing() {
     let mut scene = Scene::new(secret);
     scene.session = 5;
     let ask = scene.hello();
-    let (channel, answer) = scene.ask(&ask);
-    let answer = Hello::parse(&answer[16..]).unwrap();
-    let proof = Key::of_secret(secret).of_session(5).prove(Purpose::Confirm, &ask, &answer);
-    scene.send(channel, &ask.encode(Step::Confirm, &proof));
+    let (channel, confirm) = scene.shake(secret, &ask);
     assert_eq!(scene.hub.census().sessions, 1);
     // The same bytes again, to the same service after the session has ended.
     scene.hub.gone(scene.now, channel);
@@ -224,7 +221,7 @@ fn a_replayed_handshake_proves_nothing() {
     scene.hub.tick(scene.now);
     assert_eq!(scene.hub.poll_event(scene.now), None);
     let (channel, _) = scene.ask(&ask);
-    scene.send(channel, &ask.encode(Step::Confirm, &proof));
+    scene.send(channel, &confirm);
     assert_eq!(scene.reply(channel), bare(Kind::Refused, 0, Refusal::Secret as u64));
     assert_eq!(scene.hub.census().sessions, 0);
 }
@@ -235,11 +232,7 @@ fn a_handshake_that_is_replayed_while_its_session_lives_adds_no_channel() {
     let mut scene = Scene::new(secret);
     scene.session = 5;
     let ask = scene.hello();
-    let (first, answer) = scene.ask(&ask);
-    let answer = Hello::parse(&answer[16..]).unwrap();
-    let proof = Key::of_secret(secret).of_session(5).prove(Purpose::Confirm, &ask, &answer);
-    let confirm = ask.encode(Step::Confirm, &proof);
-    scene.send(first, &confirm);
+    let (_, confirm) = scene.shake(secret, &ask);
     assert_eq!(scene.hub.census().channels, 1);
     let (channel, _) = scene.ask(&ask);
     scene.send(channel, &confirm);

@@ -123,22 +123,22 @@ impl Scene {
     /// The handshake of a new session; the channel afterwards.
     pub fn greet(&mut self, secret: Option<&[u8]>) -> ChannelId {
         self.session += 1;
-        let (ask, key) = (self.hello(), Key::of_secret(secret).of_session(self.session));
-        let (channel, answer) = self.ask(&ask);
+        self.shake(secret, &self.hello()).0
+    }
+
+    /// A whole handshake over a new channel, from that ask on. The channel, and the confirmation that was sent.
+    pub fn shake(&mut self, secret: Option<&[u8]>, ask: &Hello) -> (ChannelId, Vec<u8>) {
+        let key = Key::of_secret(secret).of_session(ask.session);
+        let (channel, answer) = self.ask(ask);
         let answer = Hello::parse(&answer[16..]).unwrap();
-        let proof = key.prove(Purpose::Confirm, &ask, &answer);
-        self.send(channel, &ask.encode(Step::Confirm, &proof));
-        channel
+        let confirm = ask.encode(Step::Confirm, &key.prove(Purpose::Confirm, ask, &answer)).to_vec();
+        self.send(channel, &confirm);
+        (channel, confirm)
     }
 
     /// One more channel of the peer's session; the channel.
     pub fn join(&mut self, secret: Option<&[u8]>) -> ChannelId {
-        let ask = Hello { is_join: true, ..self.hello() };
-        let key = Key::of_secret(secret).of_session(self.session);
-        let (channel, answer) = self.ask(&ask);
-        let answer = Hello::parse(&answer[16..]).unwrap();
-        self.send(channel, &ask.encode(Step::Confirm, &key.prove(Purpose::Confirm, &ask, &answer)));
-        channel
+        self.shake(secret, &Hello { is_join: true, ..self.hello() }).0
     }
 
     /// The hub opens a session to the peer, and socket 1 in it, which waits for its answer; the channel. The hub's confirmation waits for room.
