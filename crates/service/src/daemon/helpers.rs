@@ -14,8 +14,7 @@
 #[cfg(test)]
 mod tests;
 
-use crate::cores::wakers::new_eventfd;
-use crate::cores::wakers::write_eventfd;
+use crate::cores::wakers::{new_eventfd, write_eventfd};
 use crate::local::shown::{Shown, look};
 use crate::policy::{Rule, Source};
 use crate::process::fd_liveness::{Alive, Watched};
