@@ -119,7 +119,7 @@ fn payload_of_long_frames_goes_where_it_belongs() {
     in_a_namespace(|| {
         let (mut far, mut near) = wire(&options());
         let port = &mut near.queues[0];
-        let lens = [20_000, 10, 5_000, 10_000, 1_460, 12_000, 9_000];
+        let lens = [20_000, 10, 9_500, 10_000, 1_460, 12_000, 9_000];
         for (number, payload) in (0..).zip(lens) {
             let mut frame = tcp(1, payload);
             frame.frame_mut()[usize::from(HEADERS)..].fill(number);
@@ -133,7 +133,7 @@ fn payload_of_long_frames_goes_where_it_belongs() {
         let room = |len| (0..len).map(|_| AtomicU8::new(0xEE)).collect::<Vec<_>>();
         for (number, payload) in (0..).zip(lens) {
             let packet = &mut batch.packets_mut()[usize::from(number)];
-            assert_eq!((packet.len(), packet.ticket().is_some()), (skip + payload, payload > 1_900));
+            assert_eq!((packet.len(), packet.ticket().is_some()), (skip + payload, payload > 8_000));
             let Some(ticket) = packet.ticket() else {
                 assert!(packet.frame()[skip..].iter().all(|byte| *byte == number));
                 continue;
@@ -179,7 +179,12 @@ fn wanted_frames_come_before_their_turn_and_the_others_keep_their_order() {
             // Every tenth is wanted; every fifteenth is too long for a slot, so it keeps its place.
             let is_wanted = |n: &u16| n % 10 == 3;
             let is_long = |n: &u16| n % 15 == 3;
-            numbers().for_each(|n| send(&mut far, &tcp(n, if is_long(&n) { 3_000 } else { 20 })));
+            let payload = |n: &u16| match (is_long(n), is_wanted(n)) {
+                (true, _) => 9_000,
+                (false, true) => 4_096,
+                (false, false) => 20,
+            };
+            numbers().for_each(|n| send(&mut far, &tcp(n, payload(&n))));
             let (mut ahead, mut looked) = (Vec::new(), 0);
             while looked < 56 {
                 port.receive_ahead(&mut batch, &mut |frame| {
@@ -204,22 +209,22 @@ fn long_frames_whose_sum_is_the_receivers_business_are_whole_and_wait_for_those_
     in_a_namespace(|| {
         let (mut far, mut near) = wire_of(9_000, &options());
         let port = &mut near.queues[0];
-        let mut plain = tcp(1, 3_000);
+        let mut plain = tcp(1, 8_500);
         plain.meta = PacketMeta::default();
         let mut batch = Batch::new();
-        for frame in [&tcp(1, 5_000), &plain, &plain, &tcp(1, 6_000)] {
+        for frame in [&tcp(1, 15_000), &plain, &plain, &tcp(1, 16_000)] {
             send(&mut far, frame);
         }
         assert_eq!(port.receive_heads(&mut batch), 1);
         assert!(batch.packets()[0].ticket().is_some());
         assert!(port.complete(&mut batch.packets_mut()[0]));
-        assert_eq!(content(&batch.packets()[0]), content(&tcp(1, 5_000)));
+        assert_eq!(content(&batch.packets()[0]), content(&tcp(1, 15_000)));
         assert_eq!(port.receive_heads(&mut batch), 3);
         let tickets: Vec<bool> = batch.packets().iter().map(|p| p.ticket().is_some()).collect();
         assert_eq!(tickets, [false, false, true]);
         assert_eq!(content(&batch.packets()[1]), content(&plain));
         assert!(port.complete(&mut batch.packets_mut()[2]));
-        assert_eq!(content(&batch.packets()[2]), content(&tcp(1, 6_000)));
+        assert_eq!(content(&batch.packets()[2]), content(&tcp(1, 16_000)));
     });
 }
 
@@ -355,11 +360,11 @@ fn a_beginning_that_is_not_the_frames_is_refused() {
     in_a_namespace(|| {
         let (mut far, mut near) = wire(&options());
         let port = &mut near.queues[0];
-        (0..2).for_each(|_| send(&mut far, &tcp(1, 5_000)));
+        (0..2).for_each(|_| send(&mut far, &tcp(1, 15_000)));
         let mut batch = Batch::new();
         assert_eq!(port.receive_heads(&mut batch), 2);
         let skip = usize::from(HEADERS);
-        let room: Vec<AtomicU8> = (0..5_000).map(|_| AtomicU8::new(0)).collect();
+        let room: Vec<AtomicU8> = (0..15_000).map(|_| AtomicU8::new(0)).collect();
         let packet = &mut batch.packets_mut()[0];
         let ticket = packet.ticket().expect("it is long");
         packet.frame_mut()[20] ^= 1;
@@ -372,7 +377,7 @@ fn a_beginning_that_is_not_the_frames_is_refused() {
             "what was shown with it is gone"
         );
         assert_eq!(port.stats().drops.of(DropCause::Device), 2);
-        let next = tcp(1, 7_000);
+        let next = tcp(1, 17_000);
         send(&mut far, &next);
         assert_eq!(receive(port, 1), [content(&next)]);
     });

@@ -19,7 +19,7 @@ use endpoint::{populate, ring_reclaim};
 use rustix::fd::{AsFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use shm::{Region, RegionError, Side};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
@@ -40,6 +40,8 @@ pub struct Client {
     /// The application region that numbers, in its header, contexts and holders for the whole fork family.
     pub oldest: Arc<Mapped>,
     pub(crate) regions: RwLock<HashMap<(u32, u8), Arc<Mapped>>>,
+    /// Regions that the service has ended. Socket blocks may name them still, each until it is used again.
+    gone: Mutex<HashSet<u32>>,
     /// True once the service is gone.
     pub dead: AtomicBool,
     /// Contexts by their number.
@@ -102,6 +104,7 @@ impl Client {
             home,
             oldest,
             regions: RwLock::new(regions),
+            gone: Mutex::default(),
             dead: AtomicBool::new(false),
             contexts: Mutex::new(BTreeMap::new()),
             free: Mutex::new(Vec::new()),
@@ -271,8 +274,18 @@ impl Client {
         if let Some(found) = self.known(id, side) {
             return Some(found);
         }
+        if lock(&self.gone).contains(&id) {
+            return None;
+        }
         // `ask` adopts what the reply brings.
-        let (Reply::Region(info), _) = self.ask(Request::Region { region: id }).ok()? else { return None };
+        let info = match self.ask(Request::Region { region: id }).ok()?.0 {
+            Reply::Region(info) => info,
+            Reply::Refused { .. } => {
+                self.note_gone(id);
+                return None;
+            }
+            _ => return None,
+        };
         // This process is of the connector's family: another one's is on the acceptor's side.
         if info.side < side {
             return None;
@@ -395,9 +408,20 @@ impl Client {
         lock(&self.free).clear();
     }
 
+    /// Notes that the service has ended a region, so that it is not asked for each socket block that names it.
+    fn note_gone(&self, region: u32) {
+        let mut gone = lock(&self.gone);
+        // Blocks name no more than that at a time. What is forgotten here the service is asked once more.
+        if gone.len() >= self.home.region.layout().params.slots as usize {
+            gone.clear();
+        }
+        gone.insert(region);
+    }
+
     /// The peer is gone and the service has taken the region back. Sockets still open on it are reset, and keep the mapping and the wakers
     /// until they are closed; everything else goes now.
     fn revoked(&self, region: u32) {
+        self.note_gone(region);
         let gone: Vec<_> = {
             let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
             (0..2).filter_map(|side| regions.remove(&(region, side))).collect()
@@ -473,6 +497,7 @@ impl Client {
         let queues: Vec<_> = self.all_queues().into_values().collect();
         held.take(self, |c| &c.exchange);
         held.take_whole(self, |c| &c.regions);
+        held.take(self, |c| &c.gone);
         held.take_whole(self, |c| &c.ways);
         held.take_whole(self, |c| &c.queues);
         queues.iter().for_each(|queue| queue.hold(held));
