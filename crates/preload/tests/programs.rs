@@ -232,3 +232,14 @@ fn a_service_that_is_not_trusted_is_said_once_and_not_asked() {
     };
     assert_eq!((run(None), run(Some("4712")), run(Some("4711"))), (1, 1, 0));
 }
+
+/// Each of its socket blocks names memory of a client that is gone.
+#[test]
+fn a_forked_server_asks_at_most_once_about_a_client_that_is_gone() {
+    let place = service_with(Options { region_slots: Some(64), ..Options::default() });
+    let (said, log) = place.run(&place.compile("gone"), true);
+    assert_eq!(said, "300 answers\n", "{log}");
+    assert!(!log.contains("in the kernel"), "{log}");
+    let asked = log.matches("has ended: the service was asked").count();
+    assert!(asked <= 3, "asked {asked} times about 3 clients:\n{log}");
+}

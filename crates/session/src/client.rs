@@ -281,6 +281,7 @@ impl Client {
         let info = match self.ask(Request::Region { region: id }).ok()?.0 {
             Reply::Region(info) => info,
             Reply::Refused { .. } => {
+                log(Level::Debug, format_args!("region {id} has ended: the service was asked"));
                 self.note_gone(id);
                 return None;
             }
