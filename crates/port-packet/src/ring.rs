@@ -19,8 +19,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Length of a slot in bytes: a frame of the usual Ethernet size fits, and so does a request of 4 KiB that came as one super-frame. Longer
 /// frames cannot be taken before their turn.
 const SLOT: usize = 8192;
-/// Number of slots: frames that may wait.
-const SLOTS: usize = 8192;
+/// Number of slots: frames that may wait. No more than the longest rings of network cards have: each slot that is used in turn is a page
+/// and three cache lines that no cache has kept.
+const SLOTS: usize = 4096;
 /// Bytes that the kernel allocates in one piece.
 const BLOCK: usize = 64 * 1024;
 const BYTES: usize = SLOT * SLOTS;
