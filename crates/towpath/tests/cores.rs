@@ -65,13 +65,13 @@ impl World {
     }
 
     /// Starts a program that sends frames with a wrong checksum to the service. Returns when it begins.
-    fn flood(&self) -> Child {
+    fn flood(&self) -> Flood {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/py/flood.py");
         let mut flood = Command::new("python3");
         flood.args([script, INTERFACE, OWN]).stdout(Stdio::piped());
         let mut flood = self.inside(CapabilitySet::empty(), || flood.spawn().unwrap());
         flood.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
-        flood
+        Flood(flood)
     }
 
     /// Changes the number of cores over and over while connections of the kernel's carry bytes through the program. Returns the last report.
@@ -211,6 +211,25 @@ fn connections_of_other_groups_go_on_while_one_group_is_flooded() {
     assert_eq!((of(0, "groups"), of(1, "groups")), (128, 128), "{report}");
 }
 
+/// Says that something is over when it goes out of scope, also by a panic: threads that wait for that end, and the test with them.
+struct AtEnd<'a>(&'a AtomicBool);
+
+impl Drop for AtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A program that is killed when this goes out of scope.
+struct Flood(Child);
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// The machine that the service is shown: processors that are always idle, and no program that waits for one. So the load alone decides, however
 /// busy the machine is that this test runs on.
 struct Idle {
@@ -255,6 +274,7 @@ fn a_core_comes_with_the_load_and_goes_with_it() {
     let is_over = [const { AtomicBool::new(false) }; 2];
     std::thread::scope(|scope| {
         let [load_is_over, all_is_over] = &is_over;
+        let _ends = (AtEnd(load_is_over), AtEnd(all_is_over));
         scope.spawn(move || {
             while !all_is_over.load(Ordering::Relaxed) {
                 idle.go_on();
@@ -265,7 +285,7 @@ fn a_core_comes_with_the_load_and_goes_with_it() {
             scope.spawn(move || exchange(stream, number as u64, || load_is_over.load(Ordering::Relaxed)));
         }
         let begun = Instant::now();
-        let floods: Vec<Child> = (0..floods).map(|_| world.flood()).collect();
+        let floods: Vec<Flood> = (0..floods).map(|_| world.flood()).collect();
         // The load goes on for a second: where there is a processor for it, the core proves itself, and stays.
         world.until("a core comes", |all| {
             let first = all["changes"].as_array().unwrap().last();
@@ -275,15 +295,11 @@ fn a_core_comes_with_the_load_and_goes_with_it() {
         let first = report["changes"].as_array().unwrap().last().unwrap()["ago_ms"].as_u64().unwrap();
         let added = begun.elapsed().saturating_sub(Duration::from_millis(first));
         let ended = Instant::now();
-        floods.into_iter().for_each(|mut flood| {
-            flood.kill().unwrap();
-            flood.wait().unwrap();
-        });
+        drop(floods);
         load_is_over.store(true, Ordering::Relaxed);
         world.until("it goes", |all| all["serving"] == 1 && all["moves_left"] == 0);
         let removed = ended.elapsed().saturating_sub(ago(&world.cores(&[])));
         println!("a core came {added:?} after the load, and went {removed:?} after its end (0: before it)");
-        all_is_over.store(true, Ordering::Relaxed);
     });
     let report = world.cores(&[]);
     streams.iter().for_each(|stream| exchange(stream, 9, || true));
@@ -332,12 +348,13 @@ fn one_core_serves_when_processors_are_taken_away_and_connections_live_on() {
         CapabilitySet::empty(),
     );
     world.cores(&["--set", "2"]);
-    let is_over = AtomicUsize::new(0);
+    let is_over = AtomicBool::new(false);
     world.inside(CapabilitySet::empty(), || {
         std::thread::scope(|scope| {
+            let _end = AtEnd(&is_over);
             for number in 0..CONNECTIONS {
                 let is_over = &is_over;
-                scope.spawn(move || talk(number as u64, || is_over.load(Ordering::Relaxed) > 0));
+                scope.spawn(move || talk(number as u64, || is_over.load(Ordering::Relaxed)));
             }
             world.until("two cores serve flows", |all| {
                 all["moves_left"] == 0 && (0..2).all(|core| all["cores"][core]["flows"].as_u64() > Some(0))
@@ -347,7 +364,6 @@ fn one_core_serves_when_processors_are_taken_away_and_connections_live_on() {
             world.until("one core has all flows", |all| {
                 all["moves_left"] == 0 && all["serving"] == 1 && all["cores"][1]["flows"] == 0
             });
-            is_over.store(1, Ordering::Relaxed);
         });
     });
     let report = world.cores(&[]);
