@@ -140,6 +140,22 @@ mod tests {
         assert_eq!((table[7], counts(&table, 2)[1]), (0, GROUPS - 1));
     }
 
+    /// The flooded group stays where it is, however often groups are planned; a group that shared its core goes once.
+    #[test]
+    fn a_flooded_group_does_not_go_to_and_fro() {
+        let mut rng = Seed::new(6);
+        for serving in [2, 3, 2, 4] {
+            let mut loads: [u64; GROUPS] = std::array::from_fn(|_| rng.below(100));
+            loads[7] = 1_000_000;
+            let table = after(&[0; GROUPS], &plan(&[0; GROUPS], &loads, serving));
+            assert!((0..GROUPS).all(|group| group == 7 || table[group] != table[7]), "the others make room");
+            let later: [u64; GROUPS] = std::array::from_fn(|group| loads[group] + rng.below(10));
+            let again = after(&table, &plan(&table, &later, serving));
+            assert_eq!(again[7], table[7]);
+            assert!((0..GROUPS).all(|group| group == 7 || again[group] != again[7]), "and do not come back");
+        }
+    }
+
     #[test]
     fn any_table_and_load_ends_with_serving_cores_only() {
         let mut rng = Seed::new(5);

@@ -422,3 +422,49 @@ fn requests_without_end_leave_the_backlog_its_turns() {
     assert!(sent[0] + sent[1] >= sent[2], "{sent:?}");
     assert!(sent[0].abs_diff(sent[1]) < sent[0] / 4, "{sent:?}");
 }
+
+/// A flow that pretends to be small: its application reads at once, and its peer sends two requests of 11.6 kB as soon as the last two are
+/// handled: more would not fit into its window before the application has read. Frames of bulk flows wait all the time. Returns how many bytes more of it were handled than of them, at most, and the
+/// number of requests.
+fn gained_by_requests(traffic: u8) -> (u64, usize) {
+    let mut all = crowd(&[0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    all.open_wide();
+    all.grow_windows();
+    while all.host.core.counters().packets < u64::from(all.flows.iter().map(|f| f.sent).sum::<u32>() / MSS) {
+        all.poll();
+    }
+    (0..BULK).for_each(|flow| drop(all.read(flow)));
+    all.host.keeper.lock(all.flows[BULK].id).parts().tx.traffic = traffic;
+    let bytes_in = |all: &Crowd, flow: usize| all.host.keeper.lock(all.flows[flow].id).parts().rx.rx_head;
+    let (mut gained_most, mut requests) = (0, 0);
+    (0..512).for_each(|i| all.arrive(i % BULK, &[7; MSS as usize]));
+    all.poll();
+    let begun: u64 = (0..BULK).map(|flow| bytes_in(&all, flow)).sum();
+    for round in 0..200 {
+        if bytes_in(&all, BULK) == u64::from(all.flows[BULK].sent) {
+            (0..2 * 8).for_each(|_| all.arrive(BULK, &[9; MSS as usize]));
+            requests += 2;
+        }
+        // So many of theirs wait in each round.
+        let handled: u64 = (0..BULK).map(|flow| bytes_in(&all, flow)).sum();
+        let sent: u64 = (0..BULK).map(|flow| u64::from(all.flows[flow].sent)).sum();
+        let missing = 512 - ((sent - handled) / u64::from(MSS)) as usize;
+        (0..missing).for_each(|i| all.arrive((round + i) % BULK, &[7; MSS as usize]));
+        all.poll();
+        all.peer.take();
+        (0..=BULK).for_each(|flow| drop(all.read(flow)));
+        let others = (0..BULK).map(|flow| bytes_in(&all, flow)).sum::<u64>() - begun;
+        gained_most = gained_most.max(bytes_in(&all, BULK).saturating_sub(others));
+    }
+    (gained_most, requests)
+}
+
+/// After each round in which it went before others one is theirs.
+#[test]
+fn requests_without_end_that_arrive_gain_no_more_than_64_kib_against_bulk_flows() {
+    for traffic in [0, class::EXPRESS] {
+        let (gained, requests) = gained_by_requests(traffic);
+        assert!(gained > 16 << 10 && requests > 100, "it goes before others: {gained}, {requests}");
+        assert!(gained <= BYTES_MAX as u64, "{gained}");
+    }
+}

@@ -193,6 +193,7 @@ impl Flows {
     }
 
     /// Notes region and slot of a flow for [`slot_of`](Self::slot_of).
+    #[cfg(not(loom))]
     pub(crate) fn note_slot(&self, id: FlowId, region: u16, slot: u32) {
         if let Some((chunk, i)) = self.place(id) {
             chunk.slots[i].store(u64::from(region) << 32 | u64::from(slot), Ordering::Relaxed);

@@ -18,9 +18,12 @@ mod cold;
 mod config;
 mod flags;
 mod groups;
+#[cfg(not(loom))]
 mod keeper;
 mod limit;
+#[cfg(not(loom))]
 mod message;
+#[cfg(not(loom))]
 mod owner;
 mod program;
 mod programmed;
@@ -41,12 +44,15 @@ pub use config::Config;
 pub use congestion::{Decision, Event, Signals};
 pub use flags::{event, rare, state};
 pub use groups::{CORES_MAX, GroupSet, IN_TRANSIT, spread_groups};
+#[cfg(not(loom))]
 pub use keeper::{Install, InstallError, Keeper};
 pub use limit::{Limits, RateLimit};
+#[cfg(not(loom))]
 pub use message::{
     Command, CommandReceiver, CommandSender, Exception, ExceptionReceiver, ExceptionSender, FRAME_COPY_MAX,
     FrameReason, commands, exceptions,
 };
+#[cfg(not(loom))]
 pub use owner::{AppRegion, News, raise, ring, tell};
 pub use program::{Echo, FlowProgram, Situation, Start};
 pub use rate_sample::{Delivery, Sample, Sampler, Sending};

@@ -303,7 +303,7 @@ impl SendLine {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use core::sync::atomic::Ordering::Relaxed;

@@ -9,12 +9,93 @@
 //! Frames lie one behind the other in an area of their own, each in one piece: a frame that does not fit before the area's end begins at
 //! its start. So the same memory holds many short frames, or a few long ones.
 
-use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
-use std::sync::Arc;
+use sync::{Arc, AtomicU32, AtomicUsize, Cell, Ordering, fence};
+
+#[cfg(loom)]
+mod sync {
+    pub(super) use loom::cell::UnsafeCell as Cell;
+    pub(super) use loom::sync::Arc;
+    pub(super) use loom::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
+
+    /// An area of so many bytes.
+    pub(super) fn area(bytes: usize) -> Box<[Cell<u8>]> {
+        (0..bytes).map(|_| Cell::new(0)).collect()
+    }
+
+    /// Copies a frame into the area, byte by byte: the model checker watches each of them.
+    ///
+    /// # Safety
+    /// No other thread touches `into`, which is as long as `frame`.
+    pub(super) unsafe fn copy_in(into: &[Cell<u8>], frame: &[u8]) {
+        // SAFETY: by the contract of this function.
+        into.iter().zip(frame).for_each(|(cell, byte)| cell.with_mut(|at| unsafe { *at = *byte }));
+    }
+
+    /// Shows `see` the bytes of a frame.
+    ///
+    /// # Safety
+    /// No thread writes to `from` meanwhile.
+    pub(super) unsafe fn show<R>(from: &[Cell<u8>], see: impl FnOnce(&[u8]) -> R) -> R {
+        // SAFETY: by the contract of this function.
+        let frame: Vec<u8> = from.iter().map(|cell| cell.with(|at| unsafe { *at })).collect();
+        see(&frame)
+    }
+}
+
+#[cfg(not(loom))]
+mod sync {
+    pub(super) use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
+    pub(super) use std::sync::Arc;
+
+    /// The standard cell with the model checker's interface.
+    #[repr(transparent)]
+    pub(super) struct Cell<T>(core::cell::UnsafeCell<T>);
+
+    impl<T> Cell<T> {
+        pub(super) const fn new(value: T) -> Self {
+            Self(core::cell::UnsafeCell::new(value))
+        }
+
+        #[inline]
+        pub(super) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+            f(self.0.get())
+        }
+    }
+
+    /// An area of so many bytes, zeroed by the kernel.
+    // SETUP: called with `ring`.
+    pub(super) fn area(bytes: usize) -> Box<[Cell<u8>]> {
+        let area = vec![0u8; bytes].into_boxed_slice();
+        // SAFETY: `Cell<u8>` has the layout of `u8`, and the box is owned.
+        unsafe { Box::from_raw(Box::into_raw(area) as *mut [Cell<u8>]) }
+    }
+
+    /// Copies a frame into the area.
+    ///
+    /// # Safety
+    /// No other thread touches `into`, which is as long as `frame`.
+    #[inline]
+    pub(super) unsafe fn copy_in(into: &[Cell<u8>], frame: &[u8]) {
+        debug_assert_eq!(into.len(), frame.len());
+        // SAFETY: `Cell<u8>` has the layout of `u8` and allows writing through a shared reference; lengths are equal, and no other
+        // thread touches the bytes, by the contract of this function. `frame` is a box of the program's, no part of the area.
+        unsafe { core::ptr::copy_nonoverlapping(frame.as_ptr(), into.as_ptr() as *mut u8, frame.len()) };
+    }
+
+    /// Shows `see` the bytes of a frame.
+    ///
+    /// # Safety
+    /// No thread writes to `from` meanwhile.
+    #[inline]
+    pub(super) unsafe fn show<R>(from: &[Cell<u8>], see: impl FnOnce(&[u8]) -> R) -> R {
+        // SAFETY: `Cell<u8>` has the layout of `u8`, and no thread writes meanwhile, by the contract of this function.
+        see(unsafe { core::slice::from_raw_parts(from.as_ptr().cast::<u8>(), from.len()) })
+    }
+}
 
 /// Bytes of a frame that travel with an item: headers and data of any packet, and of the super-frame that carries a first
 /// flight of ten segments (RFC 6928) right behind a handshake. Cut off, it would cost the peer a retransmission timeout.
+#[cfg(not(loom))]
 pub const FRAME_COPY_MAX: usize = 16 << 10;
 
 struct Slot<T> {
@@ -29,9 +110,9 @@ struct Slot<T> {
 struct Line<T>(T);
 
 struct Shared<T> {
-    slots: Box<[UnsafeCell<Slot<T>>]>,
+    slots: Box<[Cell<Slot<T>>]>,
     /// Area for frames. Zeroed by the kernel page by page: memory is used only where frames were copied.
-    bytes: Box<[UnsafeCell<u8>]>,
+    bytes: Box<[Cell<u8>]>,
     /// Written by the consumer: the position of the oldest unread slot, and the byte position up to which frames were taken.
     head: Line<[AtomicUsize; 2]>,
     /// Written by the producer: the position of the next free slot.
@@ -69,13 +150,10 @@ pub fn ring<T: Send>(slots: usize, bytes: usize, longest: usize) -> (Producer<T>
     let bytes = bytes.max((2 * longest).next_power_of_two());
     let is_good = slots.is_power_of_two() && bytes.is_power_of_two();
     assert!(is_good, "positions wrap, so what they count must divide their range");
-    let slot = || UnsafeCell::new(Slot { item: None, start: 0, len: 0 });
-    let area = vec![0u8; bytes].into_boxed_slice();
-    // SAFETY: `UnsafeCell<u8>` has the layout of `u8`, and the box is owned.
-    let area = unsafe { Box::from_raw(Box::into_raw(area) as *mut [UnsafeCell<u8>]) };
+    let slot = || Cell::new(Slot { item: None, start: 0, len: 0 });
     let shared = Arc::new(Shared {
         slots: (0..slots).map(|_| slot()).collect(),
-        bytes: area,
+        bytes: sync::area(bytes),
         head: Line([AtomicUsize::new(0), AtomicUsize::new(0)]),
         tail: Line(AtomicUsize::new(0)),
         sleeping: Line(AtomicU32::new(0)),
@@ -84,12 +162,12 @@ pub fn ring<T: Send>(slots: usize, bytes: usize, longest: usize) -> (Producer<T>
 }
 
 impl<T> Shared<T> {
-    fn slot(&self, position: usize) -> *mut Slot<T> {
-        self.slots[position & (self.slots.len() - 1)].get()
+    fn slot(&self, position: usize) -> &Cell<Slot<T>> {
+        &self.slots[position & (self.slots.len() - 1)]
     }
 
     /// The `len` bytes of the area from `position` on; the caller has checked that they do not wrap.
-    fn span(&self, position: usize, len: usize) -> &[UnsafeCell<u8>] {
+    fn span(&self, position: usize, len: usize) -> &[Cell<u8>] {
         let at = position & (self.bytes.len() - 1);
         &self.bytes[at..at + len]
     }
@@ -141,12 +219,11 @@ impl<T> Producer<T> {
         let Some(start) = self.place(frame.len()) else { return Err(item) };
         let tail = self.shared.tail.0.load(Ordering::Relaxed);
         let into = self.shared.span(start, frame.len());
-        // SAFETY: `room` says that slot `tail` is free, `place` that no unread frame lies in `into`; only this producer touches
-        // either, and a box of the program's is no part of them.
-        unsafe {
-            *self.shared.slot(tail) = Slot { item: Some(item), start, len: frame.len() };
-            core::ptr::copy_nonoverlapping(frame.as_ptr(), into.as_ptr() as *mut u8, frame.len());
-        }
+        let slot = Slot { item: Some(item), start, len: frame.len() };
+        // SAFETY: `room` says that slot `tail` is free, and only this producer touches free slots.
+        self.shared.slot(tail).with_mut(|at| unsafe { *at = slot });
+        // SAFETY: `place` says that no unread frame lies in `into`, and only this producer touches such bytes.
+        unsafe { sync::copy_in(into, frame) };
         self.written = start.wrapping_add(frame.len());
         self.shared.tail.0.store(tail.wrapping_add(1), Ordering::Release);
         Ok(())
@@ -181,15 +258,13 @@ impl<T> Consumer<T> {
         if head == shared.tail.0.load(Ordering::Acquire) {
             return None;
         }
-        // SAFETY: slot `head` is published and not yet taken; only this consumer touches such slots and their frames' bytes.
-        let (slot, frame) = unsafe {
-            let slot = &mut *shared.slot(head);
-            let from = shared.span(slot.start, slot.len);
-            let frame = core::slice::from_raw_parts(from.as_ptr().cast::<u8>(), from.len());
-            (slot, frame)
-        };
-        let end = slot.start.wrapping_add(slot.len);
-        let result = slot.item.take().map(|item| take(item, frame));
+        // SAFETY: slot `head` is published and not yet taken; only this consumer touches such slots.
+        let (item, start, len) =
+            shared.slot(head).with_mut(|at| unsafe { ((*at).item.take(), (*at).start, (*at).len) });
+        let end = start.wrapping_add(len);
+        let from = shared.span(start, len);
+        // SAFETY: the producer touches a frame's bytes again only when the head has passed its slot, below.
+        let result = item.map(|item| unsafe { sync::show(from, |frame| take(item, frame)) });
         // Stored before the head, so that the Release of the head makes it visible to the producer.
         shared.head.0[1].store(end, Ordering::Relaxed);
         shared.head.0[0].store(head.wrapping_add(1), Ordering::Release);
@@ -239,7 +314,10 @@ impl<T> core::fmt::Debug for Consumer<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod models;
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
