@@ -49,6 +49,7 @@ mod sockets;
 mod sockperf;
 mod spikes;
 mod stackmap;
+mod start;
 mod stream;
 mod table;
 mod tap;
@@ -76,6 +77,11 @@ const BENCHES: &[Bench] = &[
         name: "nginx",
         about: "nginx and wrk on one host: a file of 1 KiB over kept connections",
         run: nginx::run,
+    },
+    Bench {
+        name: "start",
+        about: "starts of short programs on one host: curl of one page, and a program without sockets",
+        run: start::run,
     },
     Bench {
         name: "sockperf",

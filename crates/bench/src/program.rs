@@ -120,6 +120,39 @@ pub fn run(command: &mut Command, limit: f64) -> anyhow::Result<Finished> {
     Ok(Finished { stdout, cpu_ns, wall_ns })
 }
 
+/// What a program without output that has ended took.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    /// Time from the call that starts it until its end is seen, in nanoseconds.
+    pub wall_ns: u64,
+    /// Processor time used, in nanoseconds.
+    pub cpu_ns: u64,
+    /// Page faults that needed no disk.
+    pub faults: u64,
+}
+
+/// Runs a program to its end, as [`run`] does, and reads nothing of its output: no thread of this process disturbs the measurement.
+///
+/// # Errors
+/// As [`run`].
+pub fn start_to_end(command: &mut Command, limit: f64) -> anyhow::Result<Ended> {
+    let start = clock::now_ns();
+    let mut running = Running::start(command.stdout(Stdio::null()).stderr(Stdio::null()))?;
+    let pid = i32::try_from(running.pid()).ok().and_then(Pid::from_raw).context("no process id")?;
+    let ended = wait_until_ended(pid, limit)?;
+    let wall_ns = clock::now_ns() - start;
+    // Read them before the process is reaped: afterwards they are lost.
+    let (cpu_ns, faults) = (cpu::process_ns(running.pid()), cpu::minor_faults(running.pid()));
+    if !ended {
+        bail!("{} did not end within {limit:.0} s", running.name);
+    }
+    let status = running.child.wait()?;
+    if !status.success() {
+        bail!("{} failed ({status})", running.name);
+    }
+    Ok(Ended { wall_ns, cpu_ns: cpu_ns.unwrap_or(0), faults: faults.unwrap_or(0) })
+}
+
 /// The most telling line of a failed program's output: the last line of standard error, else the last about an error, else the last.
 fn reason<'a>(stdout: &'a str, stderr: &'a str) -> &'a str {
     let last = |text: &'a str| text.lines().rfind(|line| !line.trim().is_empty());
@@ -182,6 +215,16 @@ mod tests {
         let finished = run(Command::new("sh").args(["-c", script]), 10.0).unwrap();
         assert_eq!(finished.stdout, "done\n");
         assert!(finished.cpu_ns > 1_000_000 && finished.cpu_ns <= 2 * finished.wall_ns);
+    }
+
+    #[test]
+    fn a_start_is_measured_to_its_end_and_a_failure_is_none() {
+        let script = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; exit $CODE";
+        let run = |code| start_to_end(Command::new("sh").args(["-c", script]).env("CODE", code), 10.0);
+        let ended = run("0").unwrap();
+        assert!(ended.cpu_ns > 1_000_000 && ended.cpu_ns <= 2 * ended.wall_ns && ended.faults > 10);
+        assert!(run("3").is_err());
+        assert!(start_to_end(Command::new("sleep").arg("60"), 0.05).is_err());
     }
 
     #[test]

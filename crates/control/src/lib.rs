@@ -6,6 +6,7 @@
 
 mod accept;
 mod congestion;
+mod defer_accept;
 mod dial;
 mod line;
 mod message;
@@ -19,6 +20,7 @@ pub use accept::AcceptRecord;
 pub use congestion::{
     CongestionAsk, CongestionName, CongestionRule, FlowEnds, FlowSelector, FlowSubject, Prefix,
 };
+pub use defer_accept::DeferAccept;
 pub use dial::{DialError, Distrust, TRUST_UID_ENV, check_folder, dial};
 pub use line::{FDS_MAX, Line, LineError, MESSAGE_MAX, Received};
 pub use message::{

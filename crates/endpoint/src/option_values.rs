@@ -76,20 +76,6 @@ pub(crate) fn pacing_rate(value: &[u8]) -> u64 {
     if rate == u64::MAX { 0 } else { rate }
 }
 
-/// `TCP_DEFER_ACCEPT` as Linux keeps it: rounded up to the time of a number of SYN-ACK retransmissions at 1, 2, 4, ... seconds, at most
-/// two minutes apart, and at most 255.
-pub(crate) fn deferral(seconds: i32) -> i32 {
-    let (mut interval, mut sum) = (1, 0);
-    for _ in 0..u8::MAX {
-        if sum >= seconds {
-            break;
-        }
-        sum += interval;
-        interval = (interval * 2).min(120);
-    }
-    sum
-}
-
 /// A buffer's size as Linux returns it, at least `least` bytes. "The kernel doubles this value (to allow space for bookkeeping overhead) when
 /// it is set using setsockopt(2), and this doubled value is returned by getsockopt(2)" (socket(7)). A negative number is a large one.
 pub(crate) fn doubled(value: i32, least: i32) -> i32 {

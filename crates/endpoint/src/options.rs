@@ -9,10 +9,10 @@
 //! ```
 
 use crate::Endpoint;
-use crate::option_values::{Rule, deferral, doubled, int};
+use crate::option_values::{Rule, doubled, int};
 use crate::option_values::{linger, number, pacing_rate, timeval, traffic_class};
 use crate::send_buffer::BUFFER_MIN;
-use control::{AppType, ChannelWish, CongestionName, SocketOptions};
+use control::{AppType, ChannelWish, CongestionName, DeferAccept, SocketOptions};
 use libc::*;
 use libc::{IPPROTO_IP as IP, IPPROTO_IPV6 as IPV6, IPPROTO_TCP as TCP, SOL_SOCKET as SOCKET};
 use rustix::io::Errno;
@@ -282,7 +282,7 @@ impl Options {
         rule.check(level, value)?;
         let number = number(level, value).unwrap_or(0);
         Ok(match (level, name) {
-            (TCP, TCP_DEFER_ACCEPT) => Some(deferral(number)),
+            (TCP, TCP_DEFER_ACCEPT) => Some(DeferAccept::rounded(number)),
             (SOCKET, SO_RCVLOWAT) => {
                 let buffer = self.number(SOCKET, SO_RCVBUF);
                 let most = buffer.map_or(LOW_WATER_MAX, |bytes| doubled(bytes, RECEIVE_BUFFER_MIN) / 2);

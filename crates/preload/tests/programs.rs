@@ -149,6 +149,11 @@ fn connections_that_shells_and_messages_take_along() {
     prints_the_same("handed_on", 0..=0);
 }
 
+#[test]
+fn a_descriptor_that_a_vfork_child_gets_is_not_its_parents() {
+    prints_the_same("vforked", 1..=1);
+}
+
 /// Each has one of its own from the moment on in which anybody can tell.
 #[test]
 fn accepted_connections_share_a_socket_of_the_kernels() {

@@ -5,7 +5,7 @@ use crate::patience::Keepalive;
 use crate::{Config, SlowPath};
 use base::{Duration, Instant};
 use congestion::Algorithm;
-use control::{AppType, SocketOptions};
+use control::{AppType, DeferAccept, SocketOptions};
 use flow::{FlowId, class};
 use std::fmt;
 use std::net::IpAddr;
@@ -52,7 +52,7 @@ pub struct FlowOptions {
     /// `TCP_SYNCNT`: SYN repetitions of an active open.
     pub syn_retries: Option<u8>,
     /// `TCP_DEFER_ACCEPT`, of a listener: a connection is offered when its first data comes, or after this time.
-    pub defer_accept: Option<Duration>,
+    pub defer_accept: Option<DeferAccept>,
     /// From `IP_TOS`: the differentiated services code point over IPv4, six bits.
     pub dscp_v4: u8,
     /// From `IPV6_TCLASS`: the code point over IPv6, six bits.
@@ -141,7 +141,7 @@ impl From<&SocketOptions> for FlowOptions {
                 s => Some(Linger2::Wait(Duration::from_secs((s as u64).min(LINGER2_MAX)))),
             },
             syn_retries: (told.syn_count > 0).then_some(told.syn_count.min(COUNT_MAX)),
-            defer_accept: (told.defer_accept > 0).then(|| Duration::from_secs(u64::from(told.defer_accept))),
+            defer_accept: DeferAccept::from_seconds(told.defer_accept),
             // The lowest two bits are ECN's: TCP sets them, not the application.
             dscp_v4: told.tos >> 2,
             dscp_v6: told.traffic_class >> 2,

@@ -328,18 +328,16 @@ impl SlowPath {
     /// `TCP_DEFER_ACCEPT`: as in Linux, a final acknowledgement without data is dropped until the time is up. No SYN-ACK is repeated
     /// before; then one makes the peer acknowledge again.
     fn is_deferred(&mut self, now: Instant, id: u64) -> bool {
-        let Some(patience) = self.listener_options(id).and_then(|options| options.defer_accept) else {
+        let Some(rule) = self.listener_options(id).and_then(|options| options.defer_accept) else {
             return false;
         };
         let Some(half_open) = self.listeners.entry(id) else { return false };
-        let until = half_open.sent_at.plus(patience);
-        if half_open.is_from_cookie || now >= until {
-            return false;
-        }
+        let left = rule.left(now.since(half_open.sent_at));
+        let Some(left) = left.filter(|_| !half_open.is_from_cookie) else { return false };
         half_open.is_deferred = true;
         let old = half_open.timer.take();
         old.and_then(|timer| self.wheel.cancel(timer));
-        let timer = self.wheel.set(until, Timer::HalfOpen(id));
+        let timer = self.wheel.set(now.plus(left), Timer::HalfOpen(id));
         self.listeners.set_timer(id, timer);
         true
     }

@@ -2,6 +2,7 @@
 
 use crate::harness::*;
 use base::Duration;
+use control::DeferAccept;
 use flow::{Exception, FlowId, state};
 use slowpath::{Count, Event, FlowOptions, How, Keepalive, Linger2, errno};
 use wire::{FourTuple, TcpOptions};
@@ -176,7 +177,10 @@ fn a_connection_is_challenged_twice_a_second_at_most() {
 fn a_deferred_connection_is_offered_with_its_first_data() {
     let mut w = World::new();
     w.slow.listen(us(80), 1, 9).unwrap();
-    w.slow.set_listener_options(1, &FlowOptions { defer_accept: Some(secs(10)), ..FlowOptions::default() });
+    w.slow.set_listener_options(
+        1,
+        &FlowOptions { defer_accept: DeferAccept::from_seconds(10), ..FlowOptions::default() },
+    );
     w.peer_sends(9, 80, SYN, 100, 0);
     let ack = w.next().header.seq.0.wrapping_add(1);
     w.peer_sends(9, 80, ACK, 101, ack);

@@ -169,9 +169,31 @@ enum Command {
     Version,
 }
 
+/// The command line of `towpath run` alone. Programs wait for their launcher, and to describe all commands costs it a hundred page faults.
+#[derive(Debug, Parser)]
+#[command(name = "towpath", version, max_term_width = 110)]
+struct Launcher {
+    #[command(subcommand)]
+    command: Launch,
+}
+
+#[derive(Debug, Subcommand)]
+enum Launch {
+    /// Run a program with accelerated sockets
+    #[command(after_help = run::help())]
+    Run(run::Run),
+}
+
+fn parse() -> Command {
+    if std::env::args_os().nth(1).is_some_and(|word| word == "run") {
+        let Launch::Run(run) = Launcher::parse().command;
+        return Command::Run(run);
+    }
+    Cli::parse().command
+}
+
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let done = match cli.command {
+    let done = match parse() {
         Command::Up(up) => up.execute(),
         Command::Down { place } => ask::down(&place.path()),
         Command::Reload { place } => ask::reload(&place.path()),
@@ -221,6 +243,21 @@ fn failed(error: &anyhow::Error) -> ExitCode {
 mod tests {
     use super::*;
     use clap::CommandFactory;
+
+    #[test]
+    fn the_launcher_understands_run_as_the_whole_command_line_does() {
+        let [whole, alone] = [Cli::command(), Launcher::command()].map(|mut command| {
+            command.build();
+            let run = command.find_subcommand_mut("run").unwrap();
+            let arguments = run.get_arguments().map(|argument| format!("{argument:?}")).collect::<Vec<_>>();
+            (run.render_long_help().to_string(), run.render_usage().to_string(), arguments)
+        });
+        assert_eq!(whole, alone);
+        let words = ["towpath", "run", "--require", "--", "redis-server", "--port", "7000"];
+        let Command::Run(whole) = Cli::parse_from(words).command else { panic!("it is `run`") };
+        let Launch::Run(alone) = Launcher::parse_from(words).command;
+        assert_eq!(format!("{whole:?}"), format!("{alone:?}"));
+    }
 
     #[test]
     fn the_help_of_every_subcommand_has_examples() {

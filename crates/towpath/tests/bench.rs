@@ -116,6 +116,24 @@ fn unmodified_servers_are_measured() {
 }
 
 #[test]
+fn starts_of_short_programs_are_measured() {
+    let result = result("start", "0.1");
+    for (case, system) in ["start/curl", "start/true"]
+        .into_iter()
+        .flat_map(|case| ["towpath", "preload", "env", "kernel"].map(|system| (case, system)))
+    {
+        let rows = rows(&result, system);
+        let of = |metric: &str| {
+            let row = rows.iter().find(|row| row["case"] == case && row["metric"] == metric);
+            row.unwrap_or_else(|| panic!("no {metric} of {system} in {case}: {result}"))
+        };
+        assert!(of("time")["median"].as_f64().unwrap() > 0.0 && of("time")["cpu_ns_per_op"].is_f64());
+        assert!(of("page faults")["median"].as_f64().unwrap() > 10.0);
+        assert!(of("added")["median"].is_f64());
+    }
+}
+
+#[test]
 fn small_requests_are_measured_beside_bulk_flows() {
     if !is_root() || !has_iperf3() {
         eprintln!("skipped: it needs root and iperf3");

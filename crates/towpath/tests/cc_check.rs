@@ -114,12 +114,17 @@ fn a_file_that_is_no_algorithm_is_refused_in_one_line() {
     std::fs::write(folder.path().join("binary"), [0x7f, b'E', b'L', b'F', 0xff, 0xfe, 0]).unwrap();
     std::fs::write(folder.path().join("zeros"), [0; 100]).unwrap();
     std::fs::write(folder.path().join("empty"), "").unwrap();
+    std::fs::write(folder.path().join("mine.py"), "class Mine: pass\n").unwrap();
     std::fs::write(folder.path().join("large"), "x".repeat(100_000)).unwrap();
     std::fs::create_dir(folder.path().join("folder")).unwrap();
     for (file, says) in [
         ("binary", "cannot read binary as text"),
         ("folder", "cannot read folder as text"),
         ("missing", "cannot read missing: No such file"),
+        (
+            "mine.py",
+            "mine.py is Python: `towpath cc try mine.py` runs it and says the mistakes of its programs",
+        ),
         ("large", "large: 100000 bytes, a program has at most 65536"),
         // It has no end, and its length says 0.
         ("/dev/zero", "/dev/zero: a program has at most 65536 bytes"),

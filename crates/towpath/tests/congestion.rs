@@ -252,7 +252,9 @@ fn agent_comes_and_goes() {
         peer.until_moved();
     }
     let counted = place.json(&["stat"]);
-    assert_eq!((&counted["agents"]["fallbacks"], &counted["agents"]["creates"]), (&2.into(), &2.into()));
+    // An agent that gets no processor for a while counts as stalled: then the flow falls back and comes to it again.
+    let [fallbacks, creates] = ["fallbacks", "creates"].map(|name| counted["agents"][name].as_u64().unwrap());
+    assert!(fallbacks >= 2 && creates >= fallbacks, "{counted}");
     // Of the two reports that each has handed over, one may wait for its datagram.
     assert!(counted["agents"]["reports"].as_u64().unwrap() >= 2, "{counted}");
     assert!(

@@ -1,14 +1,19 @@
-"""Several processes that accept from one listener, made before they were forked: each is woken as on Linux, and each gets its share."""
+"""Several processes that accept from one listener, made before they were forked: each is woken as on Linux, each gets its share, and their
+client connects without asking the service."""
 
 import json
 import os
+import platform
 import sys
 
-from lib.process import require
+from lib.process import Skip, require
 from lib.programs import needs, write_random
 from lib.registry import add, test
 from lib.web import Nginx, start_load, without_failure
 from lib.world import PEERS, WAYS, free_port
+
+# A client that connects to one address asks a few times, for its registration and for grants; then not any more, however often it connects.
+QUESTIONS_MOST = 40
 
 # The shortest configuration in which Apache serves a file. All settings of the MPM have their defaults.
 APACHE = """
@@ -60,15 +65,54 @@ def apache(mpm):
     return run
 
 
+def require_direct(w, connections):
+    """The one process that has made so many connections has not asked the service about each."""
+    if w.kernel:
+        return ""
+    clients = [p for p in w.stat()["per_process"] if p["connected"] >= connections]
+    require(len(clients) == 1, f"the client made {connections} connections: {clients}")
+    asked = clients[0]["requests"]
+    require(0 < asked <= QUESTIONS_MOST, f"{asked} questions to the service for {connections} connections")
+    return f", {asked} questions"
+
+
+def require_equal(counts, connections, workers=3):
+    counts = sorted(counts)
+    require(len(counts) == workers and sum(counts) == connections, f"of {workers} workers these answered: {counts}")
+    require(counts[-1] <= 1.3 * counts[0], f"shares of {workers} workers: {counts}")
+
+
+def forked(how):
+    """Three children accept from their parent's listener. The client connects only while all three sleep, so their turns alone decide."""
+
+    def run(w):
+        if not os.access("/proc/self/syscall", os.R_OK) or platform.machine() != "x86_64":
+            raise Skip("needs /proc/PID/syscall and x86-64's numbers")
+        port, connections = free_port(), 300
+        server = w.server("forked", [sys.executable, PEERS / "forked.py", "serve", how, w.way.listen, port], port)
+        server.until_prints("workers")
+        workers = server.output().split()[1:]
+        command = [sys.executable, PEERS / "forked.py", "ask", w.way.target, port, connections, *workers]
+        answers = json.loads(w.ask("ask", command, 100))
+        counts = sorted(answers.values())
+        require(sum(counts) == connections, f"answers: {counts}")
+        # Linux wakes of exclusive sets always the first that sleeps.
+        if not (w.kernel and how == "set"):
+            require_equal(counts, connections)
+        w.prove_way(connections)
+        return f"shares {counts}{require_direct(w, connections)}"
+
+    return run
+
+
 def shares(w):
     """One connection after the other to three idle workers that wait in exclusive sets."""
     server = Nginx(w, workers=3)
     command = [sys.executable, PEERS / "serial_load.py", w.way.target, server.port, "/file", 300]
     counts = sorted(json.loads(w.ask("serial_load", command, 60)).values())
-    require(len(counts) == 3, f"only {len(counts)} of three workers answered: {counts}")
-    require(counts[-1] <= 1.3 * counts[0], f"shares of three workers: {counts}")
+    require_equal(counts, 300)
     w.prove_way(300)
-    return f"shares {counts}"
+    return f"shares {counts}{require_direct(w, 300)}"
 
 
 @test("accept.two_sets", limit_s=60)
@@ -83,4 +127,6 @@ def two_sets(w):
 for name in ("worker", "event", "prefork"):
     add(f"pair.apache_{name}", needs(apache(name), "apache2"), WAYS["pair"], limit_s=60)
 add("tap_server.apache_event", needs(apache("event"), "apache2"), WAYS["tap_server"], limit_s=60)
+for how in ("blocked", "set"):
+    add(f"pair.forked_{how}", forked(how), WAYS["pair"], limit_s=120)
 add("pair.nginx_shares", needs(shares, "nginx"), WAYS["pair"], limit_s=60, alone=True)

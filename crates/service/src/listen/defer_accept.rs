@@ -1,6 +1,6 @@
-//! `TCP_DEFER_ACCEPT` inside this host: a new connection stays out of the accept queue until its connector's library announces the first
-//! bytes or the end, the connector leaves the connection to another process or dies, or the listener's time is over. Only then does the
-//! connector learn, as on Linux, that the listener is gone.
+//! `TCP_DEFER_ACCEPT` ([`control::DeferAccept`]) inside this host: a new connection stays out of the accept queue until its connector's
+//! library announces the first bytes or the end, the connector leaves the connection to another process or dies, or the listener's time is
+//! over. Only then does the connector learn, as on Linux, that the listener is gone.
 
 use crate::listen::deferred::Waiting;
 use crate::listen::origin::{Incoming, Origin};
@@ -11,10 +11,10 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 impl Registry {
-    /// How long a listener waits for a connection's first bytes; `None`: it does not wait.
+    /// How long a listener waits for a new connection's first bytes; `None`: it does not wait.
     pub fn deferral(&self, listener: u32) -> Option<Duration> {
-        let patience = self.listeners.all.get(&listener)?.options.defer_accept?;
-        Some(Duration::from_nanos(patience.as_ns()))
+        let rule = self.listeners.all.get(&listener)?.options.defer_accept?;
+        Some(Duration::from_nanos(rule.left(base::Duration::ZERO)?.as_ns()))
     }
 
     /// Takes a new connection of this host for a listener. True: it waits, and the connector must announce its first bytes.

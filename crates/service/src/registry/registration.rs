@@ -162,6 +162,9 @@ impl Registry {
 
     /// Answers the requests of a registered process.
     pub fn request(&mut self, id: u32, request: Request, shown: Option<&Shown>) -> Answer {
+        if let Some(application) = self.applications.get_mut(&id) {
+            application.process.requests += 1;
+        }
         let answer = self.answer(id, request, shown);
         if matches!(answer, Answer::Reply(Reply::Connecting { .. }, _)) {
             self.sweep_later();

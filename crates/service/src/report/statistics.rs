@@ -36,6 +36,8 @@ pub struct Process {
     pub by_reason: BTreeMap<String, u64>,
     /// Connects given to the kernel because no socket listened there; they made no connection.
     pub refused: u64,
+    /// Messages that the process has sent to the service, without its first. Direct connects send none.
+    pub requests: u64,
 }
 
 impl Process {
@@ -100,6 +102,7 @@ pub(super) fn add(sum: &mut Process, p: &Process) {
         fallen_back,
         by_reason,
         refused,
+        requests,
     } = p;
     sum.accelerated += accelerated;
     sum.connected += connected;
@@ -107,6 +110,7 @@ pub(super) fn add(sum: &mut Process, p: &Process) {
     sum.listeners += listeners;
     sum.fallen_back += fallen_back;
     sum.refused += refused;
+    sum.requests += requests;
     for (reason, n) in by_reason {
         count(&mut sum.by_reason, reason, *n, REASONS_MAX.1);
     }

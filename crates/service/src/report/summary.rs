@@ -87,15 +87,18 @@ mod tests {
         let mut all = Statistics::default();
         for pid in 0..ENDED_MAX as i32 + 50 {
             let mut p = Process { pid, accelerated: 4, connected: 1, ..Process::default() };
-            (p.accepted, p.listeners, p.refused) = (1, 2, 3);
+            (p.accepted, p.listeners, p.refused, p.requests) = (1, 2, 3, 4);
             p.fell_back(KernelReason::NoListener);
             all.end(p);
         }
         let alive = [Process { accelerated: 1, ..Process::default() }];
         let sum = all.summary(alive.iter(), Traffic::default(), Viewer::All);
         assert_eq!((sum.accelerated, sum.fallen_back), (4 * 306 + 1, 306));
-        let Process { accelerated, connected, accepted, listeners, refused, .. } = all.forgotten;
-        assert_eq!([accelerated, connected, accepted, listeners, refused], [200, 50, 50, 100, 150]);
+        let Process { accelerated, connected, accepted, listeners, refused, requests, .. } = all.forgotten;
+        assert_eq!(
+            [accelerated, connected, accepted, listeners, refused, requests],
+            [200, 50, 50, 100, 150, 200]
+        );
         assert_eq!(sum.by_reason["no accelerated listener there"], 306);
         assert_eq!(sum.per_process.len(), 1 + ENDED_MAX);
     }
