@@ -424,8 +424,8 @@ fn requests_without_end_leave_the_backlog_its_turns() {
 }
 
 /// A flow that pretends to be small: its application reads at once, and its peer sends two requests of 11.6 kB as soon as the last two are
-/// handled: more would not fit into its window before the application has read. Frames of bulk flows wait all the time. Returns how many bytes more of it were handled than of them, at most, and the
-/// number of requests.
+/// handled: more would not fit into its window before the application has read. Frames of bulk flows wait all the time. Returns the most bytes by which it was
+/// ahead of them, and the number of requests.
 fn gained_by_requests(traffic: u8) -> (u64, usize) {
     let mut all = crowd(&[0, 0, 0, 0, 0, 0, 0, 0, 1]);
     all.open_wide();
@@ -459,7 +459,7 @@ fn gained_by_requests(traffic: u8) -> (u64, usize) {
     (gained_most, requests)
 }
 
-/// After each round in which it went before others one is theirs.
+/// A round that takes this flow's packets first is followed by a round that takes the others' packets.
 #[test]
 fn requests_without_end_that_arrive_gain_no_more_than_64_kib_against_bulk_flows() {
     for traffic in [0, class::EXPRESS] {

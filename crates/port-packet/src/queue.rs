@@ -192,11 +192,12 @@ fn fill(
         // The ring has only part of the frame, and the socket had no room for the whole.
         return Err(DropCause::Overrun);
     }
+    let meta = decode(header, bytes).ok_or(DropCause::Malformed)?;
     // Of a frame that waits in the socket only the headers are read here.
     let bytes = if ticket.is_some() { &bytes[..bytes.len().min(SKIP_MAX)] } else { bytes };
     slot.storage_mut()[..bytes.len()].copy_from_slice(bytes);
     slot.set_len(len);
-    slot.meta = decode(header, slot.frame()).ok_or(DropCause::Malformed)?;
+    slot.meta = meta;
     slot.set_ticket(ticket);
     Ok(())
 }

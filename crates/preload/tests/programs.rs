@@ -245,6 +245,6 @@ fn a_forked_server_asks_at_most_once_about_a_client_that_is_gone() {
     let (said, log) = place.run(&place.compile("gone"), true);
     assert_eq!(said, "300 answers\n", "{log}");
     assert!(!log.contains("in the kernel"), "{log}");
-    let asked = log.matches("has ended: the service was asked").count();
+    let asked = log.matches("is not there: the service was asked").count();
     assert!(asked <= 3, "asked {asked} times about 3 clients:\n{log}");
 }

@@ -40,7 +40,8 @@ pub struct Client {
     /// The application region that numbers, in its header, contexts and holders for the whole fork family.
     pub oldest: Arc<Mapped>,
     pub(crate) regions: RwLock<HashMap<(u32, u8), Arc<Mapped>>>,
-    /// Regions that the service has ended. Socket blocks may name them still, each until it is used again.
+    /// Regions that the service does not give to this process: they have ended, or are other processes'. Socket blocks may name them still, each
+    /// until it is used again.
     gone: Mutex<HashSet<u32>>,
     /// True once the service is gone.
     pub dead: AtomicBool,
@@ -274,6 +275,8 @@ impl Client {
         if let Some(found) = self.known(id, side) {
             return Some(found);
         }
+        // A signal handler's `accept` must not wait for the lock that this thread has.
+        let _deferred = Deferred::begin();
         if lock(&self.gone).contains(&id) {
             return None;
         }
@@ -281,7 +284,7 @@ impl Client {
         let info = match self.ask(Request::Region { region: id }).ok()?.0 {
             Reply::Region(info) => info,
             Reply::Refused { .. } => {
-                log(Level::Debug, format_args!("region {id} has ended: the service was asked"));
+                log(Level::Debug, format_args!("region {id} is not there: the service was asked"));
                 self.note_gone(id);
                 return None;
             }
@@ -409,10 +412,10 @@ impl Client {
         lock(&self.free).clear();
     }
 
-    /// Notes that the service has ended a region, so that it is not asked for each socket block that names it.
+    /// Notes that there is no such region for this process, so that the service is not asked for each socket block that names it.
     fn note_gone(&self, region: u32) {
         let mut gone = lock(&self.gone);
-        // Blocks name no more than that at a time. What is forgotten here the service is asked once more.
+        // As many ids as a region has socket blocks. Each id that is forgotten here may cost one more question.
         if gone.len() >= self.home.region.layout().params.slots as usize {
             gone.clear();
         }

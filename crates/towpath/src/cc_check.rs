@@ -62,7 +62,7 @@ fn read(file: &Path) -> anyhow::Result<String> {
     let opened = std::fs::File::open(file).with_context(|| format!("cannot read {name}"))?;
     let len = opened.metadata().with_context(|| format!("cannot read {name}"))?.len();
     if file.extension().is_some_and(|extension| extension == "py") {
-        bail!("{name} is Python: `towpath cc try {name}` runs it and says the mistakes of its programs");
+        bail!("{name} is Python: `towpath cc try {name}` runs it and reports the mistakes of its programs");
     }
     if len > TEXT_MAX as u64 {
         bail!("{name}: {len} bytes, a program has at most {TEXT_MAX}");

@@ -169,7 +169,7 @@ enum Command {
     Version,
 }
 
-/// The command line of `towpath run` alone. Programs wait for their launcher, and to describe all commands costs it a hundred page faults.
+/// The command line of `towpath run` alone. Programs wait for their launcher, and to describe all commands costs it 76 page faults.
 #[derive(Debug, Parser)]
 #[command(name = "towpath", version, max_term_width = 110)]
 struct Launcher {

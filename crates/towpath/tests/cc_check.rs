@@ -123,7 +123,7 @@ fn a_file_that_is_no_algorithm_is_refused_in_one_line() {
         ("missing", "cannot read missing: No such file"),
         (
             "mine.py",
-            "mine.py is Python: `towpath cc try mine.py` runs it and says the mistakes of its programs",
+            "mine.py is Python: `towpath cc try mine.py` runs it and reports the mistakes of its programs",
         ),
         ("large", "large: 100000 bytes, a program has at most 65536"),
         // It has no end, and its length says 0.

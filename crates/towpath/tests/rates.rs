@@ -39,6 +39,8 @@ fn time_of(world: &mut World, rule: &str, programs: usize) -> Duration {
         let peers: Vec<TcpStream> = (0..2).map(|_| listener.accept().unwrap().0).collect();
         for peer in &peers {
             let (mut peer, come) = (peer.try_clone().unwrap(), &come);
+            // So that a failure ends this thread, too.
+            peer.set_read_timeout(Some(PATIENCE)).unwrap();
             scope.spawn(move || {
                 let mut bytes = vec![0; 1 << 16];
                 while let Ok(count @ 1..) = peer.read(&mut bytes) {
@@ -65,16 +67,16 @@ fn check(name: &str, key: &str, programs: usize) {
 }
 
 #[test]
-fn two_connections_of_a_process_send_the_rate_of_the_process_together() {
+fn two_connections_of_a_process_send_no_more_than_the_rate_of_the_process() {
     check("process", "rate_per_process", 1);
 }
 
 #[test]
-fn two_processes_of_a_user_send_the_rate_of_the_user_together() {
+fn two_processes_of_a_user_send_no_more_than_the_rate_of_the_user() {
     check("user", "rate", 2);
 }
 
 #[test]
-fn two_processes_that_a_rule_fits_send_the_rate_of_all_together() {
+fn two_processes_that_a_rule_fits_send_no_more_than_the_rate_of_all() {
     check("all", "rate_of_all", 2);
 }

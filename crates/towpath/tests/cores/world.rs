@@ -100,7 +100,8 @@ impl World {
         self.running.push(service);
         let end = Instant::now() + PATIENCE;
         while !self.towpath("stat").output().unwrap().status.success() {
-            assert!(Instant::now() < end, "the service does not start");
+            let ended = self.running.last_mut().unwrap().try_wait().unwrap();
+            assert!(ended.is_none() && Instant::now() < end, "the service does not start: {ended:?}");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
