@@ -56,13 +56,17 @@ pub fn split_ns(pid: u32) -> Option<[u64; 2]> {
 /// Page faults of a process that needed no disk, field 10 of `/proc/PID/stat`. A process that is not yet waited for counts too.
 pub fn minor_faults(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(7)?.parse().ok()
+    field(&stat, 10)
 }
 
-/// Ticks in user and in system mode, fields 14 and 15 of a `/proc/PID/stat` line.
+/// Ticks in user and in system mode.
 fn modes(stat: &str) -> Option<[u64; 2]> {
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    Some([fields.get(11)?.parse().ok()?, fields.get(12)?.parse().ok()?])
+    Some([field(stat, 14)?, field(stat, 15)?])
+}
+
+/// A field of a `/proc/PID/stat` line, by its number in proc(5), which is 3 or more: those behind the command's name.
+fn field(stat: &str, number: usize) -> Option<u64> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(number - 3)?.parse().ok()
 }
 
 /// Counts the processor time of several processes and of the kernel's `ksoftirqd` threads.

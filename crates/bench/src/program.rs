@@ -69,6 +69,20 @@ impl Running {
         self.end();
     }
 
+    /// Waits for the end of a program that was started at `start`. It may run for `limit` seconds.
+    fn until_ended(&mut self, start: u64, limit: f64) -> anyhow::Result<(ExitStatus, Ended)> {
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw).context("no process id")?;
+        let is_over = wait_until_ended(pid, limit)?;
+        let wall_ns = clock::now_ns() - start;
+        // Read them before the process is reaped: afterwards they are lost.
+        let (cpu_ns, faults) = (cpu::process_ns(self.pid()), cpu::minor_faults(self.pid()));
+        if !is_over {
+            bail!("{} did not end within {limit:.0} s", self.name);
+        }
+        let ended = Ended { wall_ns, cpu_ns: cpu_ns.unwrap_or(0), faults: faults.unwrap_or(0) };
+        Ok((self.child.wait()?, ended))
+    }
+
     fn end(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -101,15 +115,7 @@ pub fn run(command: &mut Command, limit: f64) -> anyhow::Result<Finished> {
     let mut running = Running::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()))?;
     let stdout = collect(running.child.stdout.take());
     let stderr = collect(running.child.stderr.take());
-    let pid = i32::try_from(running.pid()).ok().and_then(Pid::from_raw).context("no process id")?;
-    let ended = wait_until_ended(pid, limit)?;
-    let wall_ns = clock::now_ns() - start;
-    // Read it before the process is reaped: afterwards it is lost.
-    let cpu_ns = cpu::process_ns(running.pid()).unwrap_or(0);
-    if !ended {
-        bail!("{} did not end within {limit:.0} s", running.name);
-    }
-    let status = running.child.wait()?;
+    let (status, Ended { wall_ns, cpu_ns, .. }) = running.until_ended(start, limit)?;
     let text = |reader: thread::JoinHandle<Vec<u8>>| {
         String::from_utf8_lossy(&reader.join().unwrap_or_default()).into_owned()
     };
@@ -120,7 +126,7 @@ pub fn run(command: &mut Command, limit: f64) -> anyhow::Result<Finished> {
     Ok(Finished { stdout, cpu_ns, wall_ns })
 }
 
-/// What a program without output that has ended took.
+/// What a program that has ended took.
 #[derive(Clone, Copy, Debug)]
 pub struct Ended {
     /// Time from the call that starts it until its end is seen, in nanoseconds.
@@ -134,23 +140,15 @@ pub struct Ended {
 /// Runs a program to its end, as [`run`] does, and reads nothing of its output: no thread of this process disturbs the measurement.
 ///
 /// # Errors
-/// As [`run`].
+/// When the program fails, or still runs after `limit` seconds, which kills it.
 pub fn start_to_end(command: &mut Command, limit: f64) -> anyhow::Result<Ended> {
     let start = clock::now_ns();
     let mut running = Running::start(command.stdout(Stdio::null()).stderr(Stdio::null()))?;
-    let pid = i32::try_from(running.pid()).ok().and_then(Pid::from_raw).context("no process id")?;
-    let ended = wait_until_ended(pid, limit)?;
-    let wall_ns = clock::now_ns() - start;
-    // Read them before the process is reaped: afterwards they are lost.
-    let (cpu_ns, faults) = (cpu::process_ns(running.pid()), cpu::minor_faults(running.pid()));
-    if !ended {
-        bail!("{} did not end within {limit:.0} s", running.name);
-    }
-    let status = running.child.wait()?;
+    let (status, ended) = running.until_ended(start, limit)?;
     if !status.success() {
         bail!("{} failed ({status})", running.name);
     }
-    Ok(Ended { wall_ns, cpu_ns: cpu_ns.unwrap_or(0), faults: faults.unwrap_or(0) })
+    Ok(ended)
 }
 
 /// The most telling line of a failed program's output: the last line of standard error, else the last about an error, else the last.

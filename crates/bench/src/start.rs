@@ -31,7 +31,7 @@ const STARTS_LEAST: usize = 5;
 const BARS: &[Bar] =
     &[Bar { cases: CURL, metric: "added", measure: Measure::Alone, limit: Limit::Most(1.0) }];
 
-/// Runs the measurement `start`.
+/// Measures the starts of `curl` and `true` on each system in turns, and judges the bar.
 ///
 /// # Errors
 /// When the service or nginx does not start.

@@ -83,9 +83,8 @@ enum Command {
         #[command(flatten)]
         place: Where,
     },
-    /// Run a program with accelerated sockets
-    #[command(after_help = run::help())]
-    Run(run::Run),
+    #[command(flatten)]
+    Launch(Launch),
     /// List the sockets that are accelerated
     #[command(
         after_help = "Examples:\n  towpath ss\n  towpath ss --json | jq '.[] | select(.state == \"LISTEN\")'"
@@ -186,8 +185,7 @@ enum Launch {
 
 fn parse() -> Command {
     if std::env::args_os().nth(1).is_some_and(|word| word == "run") {
-        let Launch::Run(run) = Launcher::parse().command;
-        return Command::Run(run);
+        return Command::Launch(Launcher::parse().command);
     }
     Cli::parse().command
 }
@@ -197,7 +195,7 @@ fn main() -> ExitCode {
         Command::Up(up) => up.execute(),
         Command::Down { place } => ask::down(&place.path()),
         Command::Reload { place } => ask::reload(&place.path()),
-        Command::Run(run) => {
+        Command::Launch(Launch::Run(run)) => {
             return run.execute().unwrap_or_else(|e| {
                 failed(&e);
                 ExitCode::from(run::FAILED)
@@ -254,7 +252,9 @@ mod tests {
         });
         assert_eq!(whole, alone);
         let words = ["towpath", "run", "--require", "--", "redis-server", "--port", "7000"];
-        let Command::Run(whole) = Cli::parse_from(words).command else { panic!("it is `run`") };
+        let Command::Launch(Launch::Run(whole)) = Cli::parse_from(words).command else {
+            panic!("it is `run`")
+        };
         let Launch::Run(alone) = Launcher::parse_from(words).command;
         assert_eq!(format!("{whole:?}"), format!("{alone:?}"));
     }

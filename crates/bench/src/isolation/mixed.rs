@@ -7,7 +7,6 @@ use crate::clock;
 use crate::sockets::actor::{Actor, Answer};
 use crate::sockets::echo;
 use anyhow::Context;
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -33,7 +32,7 @@ pub struct Ask {
 /// In either process: executes a request. The client's answer is that of the requests. Both answers end with the number of bytes that the bulk
 /// flows brought here, and the processor time of this process in nanoseconds, that of ended threads too.
 pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
-    let before_ns = own_time_ns();
+    let before_ns = clock::process_cpu_ns();
     let first = actor.streams.len().checked_sub(ask.flows as usize).context("too few connections")?;
     let sends = (ask.direction == Direction::Out) == ask.pings.is_none();
     let until_ns = ask.pings.map(|pings| pings.end_ns);
@@ -52,14 +51,8 @@ pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
     for thread in threads {
         bytes += thread.join().ok().context("a thread of a bulk flow panicked")?;
     }
-    answer.extend([bytes as f64, (own_time_ns() - before_ns) as f64]);
+    answer.extend([bytes as f64, (clock::process_cpu_ns() - before_ns) as f64]);
     Ok(answer)
-}
-
-/// Processor time of this process.
-fn own_time_ns() -> u64 {
-    let now = clock_gettime(ClockId::ProcessCPUTime);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// False once the time is over that the client has for its flows; the server has none, and goes on until the client closes them.

@@ -123,7 +123,7 @@ impl Core {
         count
     }
 
-    /// As `State::packet` and `State::hand_on`.
+    /// Handles a frame, parks it, or passes it on to the other core, as `State::packet` and `State::hand_on` do.
     fn packet(&mut self, frame: u8) {
         let own = self.index;
         let mut flow = self.record.lock().unwrap();
@@ -141,7 +141,7 @@ impl Core {
         }
     }
 
-    /// As `State::hand_over`.
+    /// Gives the flow to the other core, in the order of `State::hand_over`.
     fn hand_over(&mut self) {
         let mut flow = self.record.lock().unwrap();
         assert_eq!(flow.core, self.index);
@@ -150,7 +150,7 @@ impl Core {
         self.to_other.push(Message::Flow, &[]).expect("there is room");
     }
 
-    /// As `Core::take_in`.
+    /// Takes in a flow that the other core has given, in the order of `Core::take_in`.
     fn take_in(&mut self) {
         let mut flow = self.record.lock().unwrap();
         assert_eq!(flow.core, self.index | IN_TRANSIT);

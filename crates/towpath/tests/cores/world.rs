@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 /// For whatever a busy machine delays.
 pub const PATIENCE: Duration = Duration::from_secs(120);
-/// The service's address.
+/// IPv4 address of the service in the namespace.
 pub const OWN: &str = "10.82.0.2";
 /// A TAP with two cores behind it.
 pub const TAP: [&str; 6] = ["--port", "tap", "--host-address", "10.82.0.1/24", "--cores", "2"];
 
 /// A network namespace with a service and programs.
 pub struct World {
-    /// The namespace.
+    /// Name of the network namespace, as `ip netns` knows it.
     pub name: String,
     /// A folder for the service's files.
     pub folder: tempfile::TempDir,
