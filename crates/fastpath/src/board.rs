@@ -17,9 +17,10 @@ use std::sync::Arc;
 pub(crate) const RUNS_MAX: usize = 512;
 /// Send-time marks of a borrowed record.
 const MARKS: usize = 32;
-/// Loss records of a core: at most so many flows at a time can have windows of more than one burst, or many holes, recorded.
-/// 8.3 KiB each; a flow that finds none free goes on with less knowledge.
-const RECORDS_MAX: usize = 512;
+/// Loss records for each core, and of a service with many cores: at most so many flows at a time can have windows of more than one burst, or many
+/// holes, recorded. 8.3 KiB each; a flow that finds none free goes on with less knowledge.
+const RECORDS_EACH: usize = 512;
+const RECORDS_MAX: usize = 2048;
 const NONE: Run = Run { left: SeqNumber(0), right: SeqNumber(0), at: 0, kind: Kind::Held };
 
 /// Bytes from the end of the mark before up to `end` were sent at `at`, or at most a sixteenth of a round trip later.
@@ -58,7 +59,7 @@ impl Stock {
     /// The records for `cores` cores.
     // SETUP: made with the cores.
     pub(crate) fn new(flows: usize, cores: u8) -> Self {
-        let count = flows.min(usize::from(cores) * RECORDS_MAX).min(usize::from(u16::MAX) - 1);
+        let count = flows.min(usize::from(cores) * RECORDS_EACH).min(RECORDS_MAX);
         let idle = (0..count).map(|_| Box::new(Record::EMPTY)).collect();
         Self { idle: Arc::new(std::sync::Mutex::new(idle)), count }
     }

@@ -1,6 +1,5 @@
 //! The poll loop of one core, on one screen.
 
-use crate::board::Records;
 use crate::classify::{self, Seen};
 use crate::counters::Counters;
 use crate::flow_lists::FlowLists;
@@ -71,7 +70,7 @@ pub struct Core {
 
 impl Core {
     /// Makes core `index`, which is also the context of side 0 on which applications ring for it. `exceptions` and `commands` are
-    /// its ends of the rings to the slow path; `capabilities` are those of its port.
+    /// its ends of the rings to the slow path; `capabilities` are those of its port; `others` joins it with the other cores of its service.
     // SETUP: all memory of a core is made here.
     #[must_use]
     pub fn new(
@@ -80,12 +79,14 @@ impl Core {
         exceptions: ExceptionSender,
         commands: CommandReceiver,
         capabilities: Capabilities,
+        others: Others,
     ) -> Self {
         let config = flows.config();
+        let Others { senders, inboxes, records } = others;
         Self {
             index: u32::from(index),
             commands,
-            inboxes: Box::new([]),
+            inboxes,
             arriving: VecDeque::new(),
             homes: homes(config),
             awake: Vec::with_capacity(usize::from(config.regions)),
@@ -93,21 +94,12 @@ impl Core {
             seen: vec![Seen::NOTHING; BATCH].into_boxed_slice(),
             rung: Vec::with_capacity(NEWS_MAX),
             strangers: Vec::with_capacity(NEWS_MAX),
-            state: State::new(index, config, flows.receivers().clone(), exceptions, capabilities),
+            state: State {
+                others: senders,
+                ..State::new(index, config, flows.receivers().clone(), exceptions, capabilities, records)
+            },
             flows,
         }
-    }
-
-    /// Joins the core with the other cores of its service. To be called before the first round.
-    #[must_use]
-    pub fn with_others(mut self, others: Others) -> Self {
-        let Others { senders, inboxes, records } = others;
-        if inboxes.is_empty() {
-            return self;
-        }
-        (self.state.others, self.inboxes) = (senders, inboxes);
-        self.state.records = Records::shared(records);
-        self
     }
 
     /// One round at `now`: commands, packets, applications, timers.

@@ -7,10 +7,10 @@
 //! ```
 //! A frame that does not fit is lost, as at a port without room. A flow or command that does not fit waits at its sender.
 
-use crate::board::{Record, Stock};
+use crate::board::{Record, Records, Stock};
 use crate::flow_lists::Listed;
 use crate::task::Task;
-use flow::{Consumer, FlowId, GroupSet, IN_TRANSIT, Producer, frame_ring};
+use flow::{Config, Consumer, FlowId, GroupSet, IN_TRANSIT, Producer, frame_ring};
 use port::Gso;
 use std::collections::VecDeque;
 
@@ -44,7 +44,7 @@ pub(crate) enum Message {
 pub struct Others {
     pub(crate) senders: Senders,
     pub(crate) inboxes: Box<[Consumer<Message>]>,
-    pub(crate) records: Stock,
+    pub(crate) records: Records,
 }
 
 /// The sending ends. A core that is alone has none.
@@ -61,14 +61,14 @@ pub(crate) struct Senders {
 }
 
 impl Others {
-    /// The rings between `cores` cores, for a service with so many flow records: the ends of each core, in their order.
+    /// The rings between `cores` cores, for a service with this configuration: the ends of each core, in their order.
     // SETUP: called once when the service starts.
     #[must_use]
-    pub fn join(cores: u8, flows: usize) -> Vec<Self> {
+    pub fn join(cores: u8, config: &Config) -> Vec<Self> {
         if cores <= 1 {
-            return (0..cores).map(|_| Self::alone()).collect();
+            return vec![Self::alone(config)];
         }
-        let records = Stock::new(flows, cores);
+        let records = Stock::new(config.flows as usize, cores);
         let mut inboxes: Vec<Vec<_>> = (0..cores).map(|_| Vec::new()).collect();
         let senders: Vec<Senders> = (0..cores)
             .map(|index| {
@@ -86,15 +86,20 @@ impl Others {
         let join = |(senders, inboxes): (Senders, Vec<_>)| Self {
             senders,
             inboxes: inboxes.into_boxed_slice(),
-            records: records.clone(),
+            records: Records::shared(records.clone()),
         };
         ends.map(join).collect()
     }
 
-    /// What a core without others has: nothing.
+    /// What the only core of a service has.
     // SETUP: made with the core.
-    fn alone() -> Self {
-        Self { senders: Senders::default(), inboxes: Box::new([]), records: Stock::new(0, 0) }
+    #[must_use]
+    pub fn alone(config: &Config) -> Self {
+        Self {
+            senders: Senders::default(),
+            inboxes: Box::new([]),
+            records: Records::new(config.flows as usize),
+        }
     }
 }
 

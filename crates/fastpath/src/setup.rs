@@ -154,6 +154,7 @@ impl State {
         receivers: Receivers,
         exceptions: ExceptionSender,
         capabilities: Capabilities,
+        records: Records,
     ) -> Self {
         let flows = config.flows as usize;
         // An IP packet holds 65535 bytes with its headers; leave room for the longest of them.
@@ -182,7 +183,7 @@ impl State {
             taken_ahead: 0,
             is_short: false,
             rounds_full: 0,
-            records: Records::new(flows),
+            records,
             counters: Counters::default(),
             receivers,
             wakes: Vec::with_capacity(WAKES_MAX),

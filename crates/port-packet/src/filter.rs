@@ -53,9 +53,19 @@ mod at {
 /// The all-nodes address, ff02::1.
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xFF02, 0, 0, 0, 0, 0, 0, 1);
 
-/// Attaches the filter for the Ethernet address `mac` and the IP addresses `own`; an empty `own` stands for all addresses.
-pub(crate) fn attach(socket: &OwnedFd, mac: [u8; 6], own: &[IpAddr]) -> io::Result<()> {
-    sys::set_filter(socket, &program(mac, own))
+/// Attaches the filter for the Ethernet address `mac` and the IP addresses `own`; an empty `own` stands for all addresses. If there are more
+/// addresses than a filter program can hold, it ignores them, and the fast path checks them. Returns the program; `None`: the kernel has
+/// refused it, and the socket gets all frames.
+pub(crate) fn attach(socket: &OwnedFd, mac: [u8; 6], own: &[IpAddr]) -> Option<Program> {
+    [own, &[]]
+        .into_iter()
+        .map(|own| program(mac, own))
+        .find(|program| sys::set_filter(socket, program).is_ok())
+}
+
+/// Attaches the filter that refuses all frames.
+pub(crate) fn refuse_all(socket: &OwnedFd) -> io::Result<()> {
+    sys::set_filter(socket, &[LEAVE])
 }
 
 /// Instructions, from the first on.
@@ -81,7 +91,8 @@ const fn and(mask: u32) -> libc::sock_filter {
     statement(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, mask)
 }
 
-const TAKE: libc::sock_filter = statement(libc::BPF_RET | libc::BPF_K, WHOLE);
+/// Ends a program: the socket gets the frame.
+pub(crate) const TAKE: libc::sock_filter = statement(libc::BPF_RET | libc::BPF_K, WHOLE);
 const LEAVE: libc::sock_filter = statement(libc::BPF_RET | libc::BPF_K, 0);
 
 /// Skips the next instruction if the loaded value is `wanted`.
@@ -97,12 +108,12 @@ pub(crate) fn when(wanted: u32, then: Program) -> Program {
 }
 
 /// Refuses the frame unless the loaded value is one of `of`.
-pub(crate) fn only_if(of: &[u32]) -> Program {
+fn only_if(of: &[u32]) -> Program {
     [go_over(of, 1), vec![LEAVE]].concat()
 }
 
 /// Skips the following `many` instructions if the loaded value is one of `of`.
-fn go_over(of: &[u32], many: usize) -> Program {
+pub(crate) fn go_over(of: &[u32], many: usize) -> Program {
     let code = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     let over = |left: usize| (left - 1 + many) as u8;
     let one = |(done, wanted): (usize, &u32)| libc::sock_filter {

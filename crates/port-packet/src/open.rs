@@ -1,18 +1,20 @@
 //! Opens packet sockets on an interface.
 
 use crate::error::PacketError;
-use crate::filter;
+use crate::filter::{self, Program};
 use crate::queue::PacketQueue;
 use crate::ring::Ring;
-use crate::steering::PacketSteering;
+use crate::steering::{Idle, PacketSteering};
 use crate::sys::{self, Facts};
 use port::{Capabilities, Steering, Table, VnetQueue};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::sync::mpsc::channel;
 
 /// Largest number of queues. The kernel allows more members in a group (`PACKET_FANOUT_MAX` is at least 256), but we have no more cores.
 const QUEUES_MAX: u16 = 256;
+const QUEUES_WRONG: &str = "queues must be 1 to 256";
 /// Size of a socket's buffer as the kernel counts, bytes: about 400 super-frames. Short frames wait in the ring.
 const BUFFER_BYTES: i32 = 32 << 20;
 /// As for a TAP: the least that IPv4 requires (RFC 791), and the most that Linux allows.
@@ -25,8 +27,8 @@ pub struct PacketOptions {
     pub name: String,
     /// Number of queues, with one port each.
     pub queues: u16,
-    /// Which queue gets the frames of a group of flows, at first. `None`: the kernel spreads flows by a hash of its own.
-    pub table: Option<Table>,
+    /// Which queue gets the frames of a group of flows, at first.
+    pub table: Table,
     /// Frames with partial checksums may be sent: the interface, or the kernel, completes them.
     pub checksum: bool,
     /// Super-frames may be sent; needs `checksum`.
@@ -51,7 +53,7 @@ impl PacketOptions {
         Self {
             name: name.to_owned(),
             queues: 1,
-            table: None,
+            table: [0; wire::GROUPS],
             checksum: true,
             gso: true,
             mtu: None,
@@ -78,8 +80,7 @@ pub struct Interface {
     pub mtu: u16,
     /// One port for each queue.
     pub queues: Vec<PacketQueue>,
-    /// Brings the frames of groups of flows to queues. `Ok(None)`: not asked for, or there is one queue. `Err`: the kernel refuses, and spreads
-    /// flows by a hash of its own.
+    /// Brings the frames of groups of flows to queues. `Ok(None)`: there is one queue. `Err`: the kernel refuses, and queue 0 gets all frames.
     pub steering: io::Result<Option<PacketSteering>>,
 }
 
@@ -100,7 +101,7 @@ pub fn open(options: &PacketOptions) -> Result<Interface, PacketError> {
 fn check(options: &PacketOptions) -> Result<(), PacketError> {
     let bad = |what| Err(PacketError::BadOption { what });
     if !(1..=QUEUES_MAX).contains(&options.queues) {
-        return bad("queues must be 1 to 256");
+        return bad(QUEUES_WRONG);
     }
     if options.gso && !options.checksum {
         return bad("segmentation offload needs checksum offload");
@@ -117,7 +118,10 @@ fn check(options: &PacketOptions) -> Result<(), PacketError> {
 fn open_here(options: &PacketOptions) -> Result<Interface, PacketError> {
     let name = options.name.as_str();
     let refused = |what| move |source| PacketError::refused(name, what, source);
-    let first = sys::socket().map_err(refused("open a packet socket"))?;
+    let sockets: io::Result<Vec<OwnedFd>> = (0..options.queues).map(|_| sys::socket()).collect();
+    let mut others = sockets.map_err(refused("open a packet socket"))?;
+    // That of queue 0 is the one made last: see `PacketSteering::new`.
+    let Some(first) = others.pop() else { return Err(PacketError::BadOption { what: QUEUES_WRONG }) };
     let facts = sys::facts(&first, name).map_err(refused("read the state"))?;
     if !facts.is_ethernet {
         return Err(PacketError::NotEthernet { name: name.to_owned() });
@@ -130,69 +134,53 @@ fn open_here(options: &PacketOptions) -> Result<Interface, PacketError> {
         Some(mac) => mac,
         None => port::random_mac().map_err(refused("choose a random MAC"))?,
     };
+    let failed = |(what, source)| PacketError::refused(name, what, source);
+    for socket in others.iter().chain([&first]) {
+        prepare(socket, facts.index).map_err(failed)?;
+    }
     let wanted = (!options.everything).then_some((mac, options.addresses.as_slice()));
+    let (filter, ring) = receive(&first, &facts, wanted).map_err(failed)?;
     let capabilities = capabilities(options, mtu, mac);
-    let mut queues = Vec::new();
-    let mut sockets = vec![first];
-    for _ in 1..options.queues {
-        sockets.push(sys::socket().map_err(refused("open another packet socket"))?);
+    let queue = |socket, number| VnetQueue::new(socket, capabilities, number).with_overruns(sys::drops);
+    let double = |socket: &OwnedFd| socket.try_clone().map_err(refused("open a packet socket"));
+    let mut idle = Idle { index: facts.index, filter, sockets: Vec::new() };
+    let mut queues = vec![PacketQueue::new(queue(double(&first)?, 0), ring)];
+    for (number, socket) in (1..).zip(others) {
+        let (give, coming) = channel();
+        queues.push(PacketQueue::waiting(queue(double(&socket)?, number), coming));
+        idle.sockets.push((socket, give));
     }
-    let mut rings = Vec::new();
-    for socket in &sockets {
-        let ring = prepare(socket, &facts, wanted);
-        rings.push(ring.map_err(|(what, source)| PacketError::refused(name, what, source))?);
-    }
-    let steering =
-        share(&sockets, options.table.as_ref()).map_err(refused("share the frames among queues"))?;
-    for (number, (socket, ring)) in (0..).zip(sockets.into_iter().zip(rings)) {
-        let socket = VnetQueue::new(socket, capabilities, number).with_overruns(sys::drops);
-        queues.push(PacketQueue::new(socket, ring));
-    }
+    let steering = (options.queues > 1).then(|| {
+        let mut steering = PacketSteering::new(first, idle);
+        steering.apply(&options.table).map(|()| steering)
+    });
     let (index, host_mac) = (facts.index as u32, facts.mac);
-    Ok(Interface { name: name.to_owned(), index, mac, host_mac, mtu, queues, steering })
+    Ok(Interface { name: name.to_owned(), index, mac, host_mac, mtu, queues, steering: steering.transpose() })
 }
 
-/// Has several sockets share the frames, by `table` if the kernel allows.
-///
-/// # Errors
-/// The kernel allows no sharing at all. The inner error: it has no groups with a program, or it refuses the program; then it spreads flows by a
-/// hash of its own, or brings all frames to the first socket.
-fn share(sockets: &[OwnedFd], table: Option<&Table>) -> io::Result<io::Result<Option<PacketSteering>>> {
-    let [first, others @ ..] = sockets else { return Ok(Ok(None)) };
-    if others.is_empty() {
-        return Ok(Ok(None));
-    }
-    let programmed = table.map(|table| sys::join_group(first, None, true).map(|group| (table, group)));
-    let (kind, group, steering) = match programmed.transpose() {
-        Ok(Some((table, group))) => {
-            let mut steering = PacketSteering::new(first.try_clone()?);
-            (true, group, steering.apply(table).map(|()| Some(steering)))
-        }
-        Ok(None) => (false, sys::join_group(first, None, false)?, Ok(None)),
-        Err(error) => (false, sys::join_group(first, None, false)?, Err(error)),
-    };
-    others.iter().try_for_each(|socket| sys::join_group(socket, Some(group), kind).map(drop))?;
-    Ok(steering)
+/// What failed, and how.
+type Failure = (&'static str, io::Error);
+
+/// Prepares a socket to send to the interface, and to receive when it is told to.
+fn prepare(socket: &OwnedFd, index: i32) -> Result<(), Failure> {
+    sys::set_buffers(socket, BUFFER_BYTES).map_err(|e| ("set the buffers", e))?;
+    sys::set_frames(socket).map_err(|e| ("set the virtio header (Linux 4.20 or later)", e))?;
+    sys::bind(socket, index, sys::NONE).map_err(|e| ("send frames", e))
 }
 
-/// Prepares a socket. `wanted`: our Ethernet and IP addresses; `None`: all frames. Returns no ring when the kernel has no memory for one,
-/// or when the socket is not filtered: a frame with an offload that the header cannot express (UDP segments before Linux 6.2, SCTP
-/// segments) keeps its slot for ever and so blocks the ring.
-fn prepare(
+/// Has the socket get the frames of the interface. `wanted`: our Ethernet and IP addresses; `None`: all frames. Returns the filter, and no ring
+/// when the kernel has no memory for one, or when the socket is not filtered: a frame with an offload that the header cannot express (UDP
+/// segments before Linux 6.2, SCTP segments) keeps its slot for ever and so blocks the ring.
+fn receive(
     socket: &OwnedFd,
     facts: &Facts,
     wanted: Option<([u8; 6], &[IpAddr])>,
-) -> Result<Option<Ring>, (&'static str, io::Error)> {
-    sys::set_buffers(socket, BUFFER_BYTES).map_err(|e| ("set the buffers", e))?;
-    sys::set_frames(socket).map_err(|e| ("set the virtio header (Linux 4.20 or later)", e))?;
-    // If there are more addresses than a filter program can hold, the filter ignores them, and the fast path checks them.
-    let attach =
-        |(mac, own)| filter::attach(socket, mac, own).or_else(|_| filter::attach(socket, mac, &[])).is_ok();
-    let is_filtered = wanted.is_some_and(attach);
-    let ring = if is_filtered { Ring::new(socket).ok() } else { None };
-    sys::bind(socket, facts.index).map_err(|e| ("receive the frames", e))?;
+) -> Result<(Option<Program>, Option<Ring>), Failure> {
+    let filter = wanted.and_then(|(mac, own)| filter::attach(socket, mac, own));
+    let ring = if filter.is_some() { Ring::new(socket).ok() } else { None };
+    sys::bind(socket, facts.index, sys::ALL).map_err(|e| ("receive the frames", e))?;
     sys::set_promiscuous(socket, facts.index).map_err(|e| ("receive frames to all addresses", e))?;
-    Ok(ring)
+    Ok((filter, ring))
 }
 
 fn mtu(options: &PacketOptions, facts: &Facts) -> Result<u16, PacketError> {

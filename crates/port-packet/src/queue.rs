@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::mpsc::{Receiver, TryRecvError};
 
 /// A batch ends after this many dropped frames, so that good frames do not wait for many bad ones.
 const DROPPED_MAX: usize = 256;
@@ -23,6 +24,8 @@ const SKIP_MAX: usize = 14 + 40 + 60;
 pub struct PacketQueue {
     socket: VnetQueue,
     ring: Option<Ring>,
+    /// Brings the ring when the socket begins to receive.
+    coming: Option<Receiver<Ring>>,
     copies: Copies,
     /// Overruns as of the last sleep; `is_suspect`: their number had grown then, although the ring had shown no frame since the sleep
     /// before.
@@ -41,7 +44,22 @@ struct Copies {
 
 impl PacketQueue {
     pub(crate) fn new(socket: VnetQueue, ring: Option<Ring>) -> Self {
-        Self { socket, ring, copies: Copies::default(), overruns: 0, is_suspect: false }
+        Self { socket, ring, coming: None, copies: Copies::default(), overruns: 0, is_suspect: false }
+    }
+
+    /// A queue that receives nothing until its ring comes.
+    pub(crate) fn waiting(socket: VnetQueue, coming: Receiver<Ring>) -> Self {
+        Self { coming: Some(coming), ..Self::new(socket, None) }
+    }
+
+    /// Takes the ring that has come, if one has.
+    fn take_ring(&mut self) {
+        let Some(coming) = &self.coming else { return };
+        match coming.try_recv() {
+            Ok(ring) => (self.ring, self.coming) = (Some(ring), None),
+            Err(TryRecvError::Disconnected) => self.coming = None,
+            Err(TryRecvError::Empty) => {}
+        }
     }
 
     /// Index of this queue in the interface, from 0.
@@ -218,6 +236,7 @@ impl Port for PacketQueue {
     }
 
     fn receive_heads(&mut self, batch: &mut Batch) -> usize {
+        self.take_ring();
         if self.ring.is_none() {
             return self.socket.receive(batch);
         }

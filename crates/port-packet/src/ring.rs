@@ -68,7 +68,7 @@ pub(crate) struct Shown<'a> {
 }
 
 impl Ring {
-    /// Makes the kernel put the socket's frames into a ring from now on; the socket must not be bound yet.
+    /// Makes the kernel put the socket's frames into a ring from now on; the socket must not receive yet.
     pub(crate) fn new(socket: &OwnedFd) -> io::Result<Self> {
         sys::set_ring(socket, SLOT as u32, SLOTS as u32, BLOCK as u32)?;
         match sys::map(socket.as_fd(), BYTES) {

@@ -142,12 +142,16 @@ pub(crate) unsafe fn unmap(at: NonNull<u8>, len: usize) {
     unsafe { libc::munmap(at.as_ptr().cast(), len) };
 }
 
-/// Binds the socket: from now on it gets all frames of interface `index`.
-pub(crate) fn bind(socket: &OwnedFd, index: i32) -> io::Result<()> {
+/// All protocols, and none: what a socket that [`bind`] binds receives.
+pub(crate) const ALL: u16 = libc::ETH_P_ALL as u16;
+pub(crate) const NONE: u16 = 0;
+
+/// Binds the socket: from now on it sends to interface `index`, and gets all frames of that, or none.
+pub(crate) fn bind(socket: &OwnedFd, index: i32, protocol: u16) -> io::Result<()> {
     // SAFETY: `sockaddr_ll` is plain data, for which all zeros is a valid value.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    address.sll_protocol = protocol.to_be();
     address.sll_ifindex = index;
     let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     // SAFETY: the kernel reads one `sockaddr_ll`, which outlives the call.
@@ -161,12 +165,11 @@ pub(crate) fn set_promiscuous(socket: &OwnedFd, index: i32) -> io::Result<()> {
     set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)
 }
 
-/// Joins a group that shares the frames: a new group, or the one with `id`. Returns its id. A program of the group chooses the member for each
-/// frame, its first until there is one; without `has_program` the kernel does, by a hash of the flow.
-pub(crate) fn join_group(socket: &OwnedFd, id: Option<u16>, has_program: bool) -> io::Result<u16> {
-    let kind = if has_program { libc::PACKET_FANOUT_CBPF } else { libc::PACKET_FANOUT_HASH };
+/// Joins a group whose program chooses the member for each frame, its first until there is one: a new group, or the one with `id`. Returns its
+/// id.
+pub(crate) fn join_group(socket: &OwnedFd, id: Option<u16>) -> io::Result<u16> {
     // The group has its own setting for outgoing frames, which replaces that of the members.
-    let mut flags = kind | FANOUT_FLAG_IGNORE_OUTGOING;
+    let mut flags = libc::PACKET_FANOUT_CBPF | FANOUT_FLAG_IGNORE_OUTGOING;
     if id.is_none() {
         flags |= libc::PACKET_FANOUT_FLAG_UNIQUEID;
     }

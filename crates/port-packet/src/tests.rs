@@ -1,12 +1,15 @@
 //! Tests over a TAP with the test at its other end, in a network namespace of its own. Needs root.
 
 use crate::{Interface, PacketError, PacketOptions, PacketQueue, open, sys};
-use port::{Batch, Checksum, DropCause, Gso, GsoKind, Lent, PacketBuf, PacketMeta, Port, VnetQueue};
+use port::{
+    Batch, Checksum, DropCause, Gso, GsoKind, Lent, PacketBuf, PacketMeta, Port, Steering, VnetQueue,
+};
 use port_tap::{Tap, TapOptions};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::Relaxed;
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 const NAME: &str = "twp1";
@@ -249,19 +252,23 @@ fn one_frame_that_is_not_what_was_shown_costs_what_waits_and_nothing_later() {
     });
 }
 
+/// Takes the interface down and up again. False: there is no program `ip`.
+fn down_and_up() -> bool {
+    let ip =
+        |state| Command::new("ip").args(["link", "set", NAME, state]).status().is_ok_and(|s| s.success());
+    ip("down") && ip("up")
+}
+
 #[test]
 fn an_interface_that_goes_down_for_a_while_loses_nothing_that_waits() {
     in_a_namespace(|| {
         let (mut far, mut near) = wire(&options());
         let port = &mut near.queues[0];
-        let ip =
-            |state| Command::new("ip").args(["link", "set", NAME, state]).status().is_ok_and(|s| s.success());
         let payloads = [20_000, 30_000, 40_000];
         payloads.into_iter().for_each(|payload| send(&mut far, &tcp(1, payload)));
-        if !ip("down") {
+        if !down_and_up() {
             return println!("skipped: no `ip`");
         }
-        assert!(ip("up"));
         payloads.into_iter().for_each(|payload| send(&mut far, &tcp(1, payload)));
         let expected: Vec<_> = payloads.into_iter().chain(payloads).map(|p| content(&tcp(1, p))).collect();
         assert_eq!(receive(port, 6), expected);
@@ -397,28 +404,72 @@ fn frames_that_this_host_sends_are_not_for_us() {
     });
 }
 
+/// Sends frames to the ports 1000, 1001, ... until `change`, which begins after some frames, has ended, and some more. Returns the last port, and
+/// the ports of the frames that each queue got.
+fn while_frames_come(
+    far: &mut VnetQueue,
+    near: &mut Interface,
+    change: impl FnOnce() + Send,
+) -> (u16, Vec<Vec<u16>>) {
+    let (mut sent, mut got) = (1_000, vec![Vec::new(); near.queues.len()]);
+    std::thread::scope(|scope| {
+        let mut change = Some(change);
+        let mut changing = None;
+        let (mut more, mut quiet) = (100, 0);
+        let mut batch = Batch::new();
+        let patience = Instant::now() + Duration::from_secs(60);
+        while quiet < 50 && Instant::now() < patience {
+            let is_over = changing.as_ref().is_some_and(ScopedJoinHandle::is_finished);
+            more -= u32::from(is_over && more > 0);
+            quiet += u32::from(more == 0);
+            if more > 0 && sent < u16::MAX {
+                sent += 1;
+                send(far, &tcp(sent, 10));
+            }
+            if sent > 1_100
+                && let Some(change) = change.take()
+            {
+                changing = Some(scope.spawn(change));
+            }
+            for (queue, got) in near.queues.iter_mut().zip(&mut got) {
+                queue.receive(&mut batch);
+                let ours = batch.packets().iter().filter(|p| p.frame().get(34..36) == Some(&[0, 7]));
+                got.extend(ours.map(|p| u16::from_be_bytes([p.frame()[36], p.frame()[37]])));
+            }
+        }
+    });
+    (sent, got)
+}
+
 #[test]
-fn queues_share_the_flows_and_each_stays_on_one() {
+fn one_socket_receives_until_a_table_names_another_queue_and_none_is_lost_by_the_change() {
     in_a_namespace(|| {
-        let (mut far, near) = wire(&PacketOptions { queues: 3, ..options() });
-        for _ in 0..4 {
-            (0..60).for_each(|port| send(&mut far, &tcp(port, 10)));
+        let (mut far, mut near) =
+            wire(&PacketOptions { queues: 3, addresses: vec![OWN.into()], ..options() });
+        let mut steering = near.steering.as_mut().unwrap().take().expect("there are three queues");
+        let (last, got) = while_frames_come(&mut far, &mut near, || {
+            steering.apply(&[0; wire::GROUPS]).unwrap();
+        });
+        assert_eq!(got, [(1_001..=last).collect(), vec![], vec![]]);
+        let (last, got) = while_frames_come(&mut far, &mut near, || {
+            steering.apply(&[2; wire::GROUPS]).unwrap();
+        });
+        let mut all = got.concat();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all, (1_001..=last).collect::<Vec<_>>(), "a frame was lost");
+        assert!(got.iter().all(|got| got.is_sorted()), "frames changed places");
+        assert!(got[2].ends_with(&[last - 1, last]), "the table is in force");
+        for queue in [2, 1, 0] {
+            steering.apply(&[queue; wire::GROUPS]).unwrap();
+            let (last, got) = while_frames_come(&mut far, &mut near, || {});
+            assert_eq!(got[usize::from(queue)], (1_001..=last).collect::<Vec<_>>());
+            assert_eq!(got.concat().len(), got[usize::from(queue)].len(), "none elsewhere");
+            // The kernel makes the group anew: each socket must have the number that it had.
+            if !down_and_up() {
+                println!("not tested after a down: no `ip`");
+            }
         }
-        let port_of = |frame: &[u8]| u16::from_be_bytes([frame[36], frame[37]]);
-        let mut seen = Vec::new();
-        for mut queue in near.queues {
-            let mut ports: Vec<u16> = receive(&mut queue, 0).iter().map(|f| port_of(&f.0)).collect();
-            ports.sort_unstable();
-            assert!(
-                ports.chunks(4).all(|four| four.len() == 4 && four[0] == four[3]),
-                "a flow on two queues"
-            );
-            ports.dedup();
-            assert!(!ports.is_empty(), "a queue without flows");
-            seen.extend(ports);
-        }
-        seen.sort_unstable();
-        assert_eq!(seen, (0..60).collect::<Vec<_>>(), "each frame once");
     });
 }
 
@@ -493,7 +544,7 @@ fn queues_of(far: &mut VnetQueue, near: &mut Interface, ports: &[u16]) -> Vec<(u
 fn each_group_of_flows_comes_to_the_queue_that_the_table_names_also_after_changes() {
     in_a_namespace(|| {
         let mut table: port::Table = std::array::from_fn(|group| (group % 3) as u8);
-        let (mut far, mut near) = wire(&PacketOptions { queues: 3, table: Some(table), ..options() });
+        let (mut far, mut near) = wire(&PacketOptions { queues: 3, table, ..options() });
         let mut steering = near.steering.as_mut().unwrap().take().expect("there are three queues");
         let end = |addr: [u8; 4], port| wire::Endpoint::new(addr.into(), port);
         let group = |port| wire::FourTuple::new(end([10, 78, 0, 9], 7), end([10, 78, 0, 8], port)).group();
@@ -504,7 +555,7 @@ fn each_group_of_flows_comes_to_the_queue_that_the_table_names_also_after_change
             assert_eq!(queues_of(&mut far, &mut near, &ports), expected);
             assert!((0..3).all(|queue| expected.iter().any(|(_, q)| *q == queue)));
             table = std::array::from_fn(|group| (group * change / 5 % 3) as u8);
-            port::Steering::apply(&mut steering, &table).unwrap();
+            steering.apply(&table).unwrap();
         }
     });
 }

@@ -273,7 +273,7 @@ options! {
     #[arg(env = "TOWPATH_SPIN_US", value_name = "US")]
     spin_us: u64,
     /// Service threads that move bytes: a number from 1 to 14, or auto, or auto:MOST: as many as the load needs, of the processors that the service
-    /// may use [default: 1]
+    /// may use [default: auto]
     #[arg(env = "TOWPATH_CORES", value_name = "N|auto[:MOST]")]
     cores: CoresChoice,
     /// User, and group if it is not that user's own, that a service of root becomes once its port is open, by name or number: USER[:GROUP]
@@ -418,7 +418,7 @@ impl Options {
             ring_max: self.ring_max.unwrap_or(RING_MAX_DEFAULT),
             receive_max: self.ring_max.unwrap_or(RECEIVE_MAX_DEFAULT),
             spin_ns: self.spin_us.unwrap_or(SPIN_US).saturating_mul(1000),
-            cores: self.cores.unwrap_or(CoresChoice::Fixed(1)).resolve(processors),
+            cores: self.cores.unwrap_or(CoresChoice::Auto(None)).resolve(processors),
             user,
             is_of_root: rustix::process::geteuid().is_root(),
             syscall_filter: self.syscall_filter.unwrap_or(true),

@@ -143,8 +143,8 @@ impl Core {
             exception_sender,
             command_receiver,
             port.capabilities(),
-        )
-        .with_others(others);
+            others,
+        );
         let (meter, load) = (CoreMeter::default(), LoadMeter::new(index));
         let worker = Worker {
             core,

@@ -87,8 +87,9 @@ pub struct Service {
 
 /// Opens the port, gives up the privileges that only opening needed, starts the cores, and makes an empty registry. Threads inherit the
 /// signal mask, so no signal interrupts a core.
-fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Registry, ServiceError> {
+fn registry(mut config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Registry, ServiceError> {
     let mut opened = net_port::open(&config)?;
+    config.cores.most = opened.queues.len() as u8;
     let clock = Clock::start();
     address_claim::claim(&mut opened, &config.link, clock)?;
     // Before anything is given up: a folder is made, and a file is protected.
@@ -108,7 +109,7 @@ fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Reg
         cycles: Arc::default(),
     };
     let (mut cores, mut rings) = (Vec::new(), Vec::new());
-    let others = Others::join(opened.queues.len() as u8, common.flows.config().flows as usize);
+    let others = Others::join(opened.queues.len() as u8, common.flows.config());
     for (i, (queue, others)) in opened.queues.into_iter().zip(others).enumerate() {
         let (core, exceptions, commands) = Core::start(i as u8, common.clone(), others, queue)?;
         cores.push(core);

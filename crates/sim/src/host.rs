@@ -206,7 +206,7 @@ impl Host {
         let mtu = config.capabilities.mtu;
         let serving = if config.processors.is_some() { 1 } else { config.slow.serving };
         let slow_config = slowpath::Config { secret, mtu, is_steered, serving, ..config.slow.clone() };
-        let others = Others::join(config.cores, config.shared.flows as usize);
+        let others = Others::join(config.cores, &config.shared);
         let of_core = |(i, others)| lane(i as u8, config, &flows, others, now);
         let (lanes, commands) = others.into_iter().enumerate().map(of_core).unzip();
         let mut slow = SlowPath::new(slow_config, flows, commands, now);
@@ -479,8 +479,7 @@ fn lane(
 ) -> (Lane, CommandSender) {
     let (exception_tx, exceptions) = flow::exceptions(config.shared.ring_slots);
     let (commands, command_rx) = flow::commands(config.shared.ring_slots);
-    let core = Core::new(index, flows.clone(), exception_tx, command_rx, config.capabilities);
-    let core = core.with_others(others);
+    let core = Core::new(index, flows.clone(), exception_tx, command_rx, config.capabilities, others);
     let interface = Interface::new(config.capabilities, config.merges);
     (Lane { core, exceptions, interface, deadline: now, stopped_until: now, busy_until: now }, commands)
 }

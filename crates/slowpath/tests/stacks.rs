@@ -2,7 +2,7 @@
 //! ways, half close in random order and TIME-WAIT; on a perfect link and on a bad one.
 
 use base::{Duration, Instant, Seed};
-use fastpath::Core;
+use fastpath::{Core, Others};
 use flow::{AppRegion, ExceptionReceiver, Flows};
 use port::{Capabilities, FaultRates, Faults, Port};
 use port_memory::{LinkOptions, link};
@@ -67,7 +67,14 @@ impl Host {
             secret: [index as u8 + 1; 16],
             ..Config::default()
         };
-        let core = Core::new(0, flows.clone(), exception_tx, command_rx, port.capabilities());
+        let core = Core::new(
+            0,
+            flows.clone(),
+            exception_tx,
+            command_rx,
+            port.capabilities(),
+            Others::alone(flows.config()),
+        );
         let mut slow = SlowPath::new(config, flows, vec![command_tx], Instant::ZERO);
         let params = Params { kind: Kind::Application, id: 1, slots: 64, data_len: 64 << 20 };
         let region = Arc::new(AppRegion::new(Region::create(params).unwrap().0));

@@ -190,6 +190,27 @@ fn every_byte_arrives_over_a_tap_that_cannot_be_steered() {
     }
 }
 
+/// Cores that come and go by themselves are not worth handing packets on: without steering there is one, and it serves.
+#[test]
+fn cores_that_follow_the_load_need_a_port_that_is_steered() {
+    let Some(mut world) = World::new("unsteered") else { return };
+    let log = world.folder.path().join("log");
+    world.log = Some(std::fs::File::create(&log).unwrap());
+    let arguments = ["--port", "tap", "--host-address", "10.82.0.1/24", "--cores", "auto:2"];
+    world.serve_echo(&arguments, CapabilitySet::BPF | CapabilitySet::SYS_ADMIN);
+    let report = world.cores(&[]);
+    assert_eq!((&report["serving"], &report["most"]), (&1.into(), &1.into()), "{report}");
+    let mut connection = world.inside(CapabilitySet::empty(), || TcpStream::connect((OWN, PORT)).unwrap());
+    connection.set_read_timeout(Some(PATIENCE)).unwrap();
+    connection.write_all(b"served").unwrap();
+    let mut answer = [0; 6];
+    connection.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"served");
+    for text in [std::fs::read_to_string(&log).unwrap(), report["steering"].to_string()] {
+        assert!(text.contains("it needs CAP_BPF") && text.contains("one core serves all flows"), "{text}");
+    }
+}
+
 /// A connection from a port for which the core of its group is `core`, when two cores serve.
 fn connect_to_core(core: u8, group: Option<u8>) -> (TcpStream, u8) {
     let here = |port| Endpoint::new("10.82.0.1".parse().unwrap(), port);

@@ -5,7 +5,7 @@ use super::{Application, NEAR, NEAR_MAC, Setup};
 use crate::clock;
 use base::Instant;
 use cycles::{Spent, Switch, Ticks};
-use fastpath::{Cause, Core, Meter, Part};
+use fastpath::{Cause, Core, Meter, Others, Part};
 use flow::{AppRegion, CommandSender, ExceptionReceiver, Flows};
 use port::Port;
 use port_memory::MemoryPort;
@@ -131,7 +131,8 @@ impl Near {
         let flows = Arc::new(Flows::new(shared.clone(), [3, 4]));
         let (exception_tx, exceptions) = flow::exceptions(shared.ring_slots);
         let (command_tx, command_rx) = flow::commands(shared.ring_slots);
-        let core = Core::new(0, flows.clone(), exception_tx, command_rx, port.capabilities());
+        let others = Others::alone(&shared);
+        let core = Core::new(0, flows.clone(), exception_tx, command_rx, port.capabilities(), others);
         let region = region(slots)?;
         let slow = slow_path(flows, vec![command_tx], [&region]);
         let (news, hears) = channel();

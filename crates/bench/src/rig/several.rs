@@ -69,7 +69,7 @@ pub fn several(cores: u8, setup: Setup, request_len: usize) -> anyhow::Result<Ve
     let flows = Arc::new(Flows::new(shared.clone(), [3, 4]));
     let (mut lanes, mut commands, mut exceptions, mut served) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for (index, others) in Others::join(cores, shared.flows as usize).into_iter().enumerate() {
+    for (index, others) in Others::join(cores, &shared).into_iter().enumerate() {
         let capabilities = Capabilities {
             queues: u16::from(cores),
             rss: cores > 1,
@@ -79,8 +79,8 @@ pub fn several(cores: u8, setup: Setup, request_len: usize) -> anyhow::Result<Ve
         let (port, far) = link(&options)?;
         let (exception_tx, exception_rx) = flow::exceptions(shared.ring_slots);
         let (command_tx, command_rx) = flow::commands(shared.ring_slots);
-        let core = Core::new(index as u8, flows.clone(), exception_tx, command_rx, port.capabilities());
-        let core = if cores > 1 { core.with_others(others) } else { core };
+        let core =
+            Core::new(index as u8, flows.clone(), exception_tx, command_rx, port.capabilities(), others);
         let region = region(slots)?;
         let (news, hears) = channel();
         let application = Application::new(region.clone(), CONTEXT, hears);

@@ -3,7 +3,7 @@
 
 use base::{Duration, Instant, SeqNumber};
 use congestion::{Algorithm, Window};
-use fastpath::{Core, Progress};
+use fastpath::{Core, Others, Progress};
 use flow::{
     AppRegion, Command, CommandSender, Config, Exception, ExceptionReceiver, FlowId, Flows, Install, Keeper,
     state,
@@ -94,11 +94,12 @@ impl Host {
         let (exception_tx, exceptions) = flow::exceptions(ring_slots);
         let (mut commands, command_rx) = flow::commands(ring_slots);
         let params = Params { kind: Kind::Application, id: 1, slots, data_len: mib << 20 };
+        let others = Others::alone(flows.config());
         let region = Arc::new(AppRegion::new(Region::create(params).unwrap().0));
         region.set_watermark(mib << 20);
         commands.push(Command::add_region(0, region.clone())).unwrap();
         Self {
-            core: Core::new(0, flows.clone(), exception_tx, command_rx, capabilities),
+            core: Core::new(0, flows.clone(), exception_tx, command_rx, capabilities, others),
             keeper: Keeper::new(flows),
             commands,
             exceptions,

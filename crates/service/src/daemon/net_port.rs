@@ -1,7 +1,7 @@
 //! Opens the configured port, with faults around it if tests ask for them, or a port without a network.
 
 use crate::ServiceError;
-use crate::config::values::{Mac, PortKind};
+use crate::config::values::{Cores, Mac, PortKind};
 use crate::config::{Config, Link};
 use crate::scaling::first_table;
 use base::Instant;
@@ -16,7 +16,7 @@ const TAP_MTU: u16 = 1500;
 
 /// The queues of the port, one for each core.
 pub struct Opened {
-    /// The queues, in the order of the cores.
+    /// The queues, in the order of the cores: perhaps fewer than the configuration has cores.
     pub queues: Vec<Box<dyn Port>>,
     /// Ethernet address of the service.
     pub mac: [u8; 6],
@@ -105,8 +105,9 @@ fn open_tap(config: &Config) -> Result<Opened, ServiceError> {
         ServiceError::Port(format!("{flag}: {e}"))
     })?;
     let description = describe(&format!("tap {}", tap.name), link, tap.mac);
-    let (steering, means) = way(tap.steering);
-    Ok(Opened { queues: wrap(link, tap.queues), mac: tap.mac, mtu, description, steering, means })
+    let queues = wrap(link, tap.queues);
+    let opened = Opened { queues, mac: tap.mac, mtu, description, steering: None, means: ONE.to_owned() };
+    Ok(opened.steered(config.cores, tap.steering))
 }
 
 fn open_packet(config: &Config) -> Result<Opened, ServiceError> {
@@ -114,7 +115,7 @@ fn open_packet(config: &Config) -> Result<Opened, ServiceError> {
     let options = PacketOptions {
         name: link.name.clone(),
         queues: u16::from(config.cores.most),
-        table: Some(first_table(config.cores)),
+        table: first_table(config.cores),
         checksum: link.checksum,
         gso: link.gso,
         mtu: link.mtu,
@@ -135,34 +136,33 @@ fn open_packet(config: &Config) -> Result<Opened, ServiceError> {
     })?;
     let description = describe(&format!("packet {}", interface.name), link, interface.mac);
     let (mac, mtu) = (interface.mac, interface.mtu);
-    let (steering, means) = way(interface.steering);
-    Ok(Opened { queues: wrap(link, interface.queues), mac, mtu, description, steering, means })
+    let queues = wrap(link, interface.queues);
+    let opened = Opened { queues, mac, mtu, description, steering: None, means: ONE.to_owned() };
+    Ok(opened.steered(config.cores, interface.steering))
 }
 
 /// How frames come to cores where there is one queue.
 const ONE: &str = "one queue";
 
-/// The steering of a port, and the way in words. A refusal is no error: the cores hand frames on.
-fn way<S: Steering + 'static>(steering: io::Result<Option<S>>) -> (Option<Box<dyn Steering>>, String) {
-    match steering {
-        Ok(None) => (None, ONE.to_owned()),
-        Ok(Some(steering)) => {
-            let means = steering.means().to_owned();
-            (Some(Box::new(steering)), means)
+impl Opened {
+    /// The port with the steering that it has. A refusal is no error. So many cores as were asked for hand frames on. But cores that come and go by
+    /// themselves are worth less than that costs: then there is one.
+    fn steered<S: Steering + 'static>(mut self, cores: Cores, steering: io::Result<Option<S>>) -> Self {
+        let error = match steering {
+            Ok(None) => return self,
+            Ok(Some(steering)) => {
+                let means = steering.means().to_owned();
+                return Self { steering: Some(Box::new(steering)), means, ..self };
+            }
+            Err(error) => error,
+        };
+        let lacks = if error.kind() == io::ErrorKind::PermissionDenied { "; it needs CAP_BPF" } else { "" };
+        let instead = if cores.is_auto { "one core serves all flows" } else { "cores hand packets on" };
+        tracing::warn!("the port is not steered by groups of flows ({error}{lacks}): {instead}");
+        if cores.is_auto {
+            self.queues.truncate(1);
         }
-        Err(error) => {
-            let lacks =
-                if error.kind() == io::ErrorKind::PermissionDenied { "; it needs CAP_BPF" } else { "" };
-            tracing::warn!(
-                "the port is not steered by groups of flows ({error}{lacks}): cores hand packets on"
-            );
-            (
-                None,
-                format!(
-                    "the kernel's hash, and cores hand packets on: the port is not steered ({error}{lacks})"
-                ),
-            )
-        }
+        Self { means: format!("{instead}: the port is not steered ({error}{lacks})"), ..self }
     }
 }
 

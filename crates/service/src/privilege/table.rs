@@ -91,7 +91,7 @@ const HELPERS: &[Call] = calls![
 const ASKING: &[Call] = calls![
     SYS_socket SYS_sendto SYS_recvfrom
 ];
-/// Holding ports in the kernel for connections inside this host, and testing whether an address is the host's.
+/// Holding ports in the kernel for connections inside this host, and testing whether an address is the host's; packet sockets of further cores.
 const HOLDING: &[Call] = calls![SYS_bind];
 /// Watching processes of agents.
 const WATCHING: &[Call] = calls![SYS_pidfd_open];
@@ -250,7 +250,7 @@ pub const TABLE: &[Row] = &[
         is_used: |config| config.port == PortKind::Tap,
     },
     Row {
-        feature: "groups of flows brought to cores (`--port tap` with several `--cores`); without it cores hand packets on",
+        feature: "groups of flows brought to cores (`--port tap` with several `--cores`); without it one core serves, or cores hand packets on",
         at_start: CapabilitySet::BPF,
         kept: NONE,
         files: "for `--cores auto`: `/proc/stat`, `/proc/pressure/cpu`, `cpu.max` of the service's cgroups",
@@ -262,7 +262,7 @@ pub const TABLE: &[Row] = &[
         at_start: CapabilitySet::NET_RAW,
         kept: NONE,
         files: "none",
-        calls: &[],
+        calls: &[HOLDING],
         is_used: |config| config.port == PortKind::Packet,
     },
     Row {

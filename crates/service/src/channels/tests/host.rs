@@ -9,7 +9,7 @@ use channel::lane::{Class, Lane, Sharing};
 use channel::open::Open;
 use channel::session::ECONNREFUSED;
 use elastic::load::{LoadMeter, Loads};
-use fastpath::Core;
+use fastpath::{Core, Others};
 use flow::{ExceptionReceiver, FlowId, Flows, Limits};
 use queue::stream::{close_for, raise, watch};
 use shm::half_flags::OPEN;
@@ -129,6 +129,17 @@ pub struct Host {
     meter: Option<LoadMeter>,
 }
 
+/// What the hub of host `number` is made with.
+fn hub(number: usize, channels: Channels, seed: &mut Seed) -> channel::Config {
+    let mut hub_seed = [0; 32];
+    hub_seed[..8].copy_from_slice(&seed.next_u64().to_le_bytes());
+    let all = || (0..2).map(|host| (0..WAYS).map(|way| address_on(host, way)).collect()).collect();
+    channel::Config {
+        hosts: if channels.on_all_ways { all() } else { Vec::new() },
+        ..channel::Config::new(hub_seed, 1 + number as u64 + 10 * channels.starts)
+    }
+}
+
 impl Host {
     /// A host that starts at `now`.
     pub fn new(number: usize, channels: Channels, seed: &mut Seed, now: Instant) -> Self {
@@ -140,7 +151,8 @@ impl Host {
         let (commands, command_receiver) = flow::commands(64);
         let port = Frames::new(mac);
         let capabilities = port::Port::capabilities(&port);
-        let core = Core::new(0, flows.clone(), exception_sender, command_receiver, capabilities);
+        let others = Others::alone(flows.config());
+        let core = Core::new(0, flows.clone(), exception_sender, command_receiver, capabilities, others);
         let addresses = (0..WAYS).map(|way| OwnAddress { addr: address_on(number, way), prefix_len: 24 });
         let mut secret = [0; 16];
         secret[..8].copy_from_slice(&seed.next_u64().to_le_bytes());
@@ -162,17 +174,8 @@ impl Host {
         slow.set_accept_room(TOKEN, 64);
         slow.listen(Endpoint::new(address(number), PLAIN_PORT), PLAIN_TOKEN, SLOTS).expect("a fresh table");
         slow.set_accept_room(PLAIN_TOKEN, SLOTS as usize);
-        let mut hub_seed = [0; 32];
-        hub_seed[..8].copy_from_slice(&seed.next_u64().to_le_bytes());
         let start = Start {
-            hub: channel::Config {
-                hosts: if channels.on_all_ways {
-                    (0..2).map(|host| (0..WAYS).map(|way| address_on(host, way)).collect()).collect()
-                } else {
-                    Vec::new()
-                },
-                ..channel::Config::new(hub_seed, 1 + number as u64 + 10 * channels.starts)
-            },
+            hub: hub(number, channels, seed),
             memory: own.memory.clone(),
             cores: Arc::from([]),
             ring_most: 256 << 10,

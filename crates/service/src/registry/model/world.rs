@@ -71,7 +71,7 @@ impl World {
             loads: Arc::new(Loads::new(1)),
             cycles: Arc::default(),
         };
-        let others = Others::join(1, common.flows.config().flows as usize).remove(0);
+        let others = Others::alone(common.flows.config());
         let (handle, core, exceptions, commands) =
             ByHand::prepare(common.clone(), others, opened.queues.remove(0)).unwrap();
         let way = Way { steering: None, means: String::new() };
