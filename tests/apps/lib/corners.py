@@ -4,7 +4,7 @@ import sys
 
 from lib.process import require
 from lib.registry import add
-from lib.world import PEERS, WAYS, Way, free_port
+from lib.world import PEERS, PYTHON, WAYS, Way, free_port
 
 sys.path.insert(0, str(PEERS))
 from corners import CORNERS  # noqa: E402
@@ -16,7 +16,7 @@ OTHER_LOOPBACK = Way("127_0_0_2", True, True, "127.0.0.2", "127.0.0.2")
 def corner(name):
     def run(w):
         port = free_port()
-        program = [sys.executable, PEERS / "corners.py", name]
+        program = [*PYTHON, PEERS / "corners.py", name]
         how = {"launcher": False, "environment": getattr(CORNERS[name], "environment", None)}
         server = w.server("server", [*program, "server", w.way.listen, port], port, **how)
         client = w.client("client", [*program, "client", w.way.target, port], **how)

@@ -2,12 +2,11 @@
 
 import os
 import signal
-import sys
 import time
 
 from lib.process import free_port, require, until
 from lib.registry import add, test
-from lib.world import PEERS, SERVICE_ADDRESS, TAP, WAYS
+from lib.world import PEERS, PYTHON, SERVICE_ADDRESS, TAP, WAYS
 
 WARM, ROUNDS = 10, 200
 # A survivor that is not told of a death finds it when the service ends what the dead left, after this time. The median of many rounds is
@@ -136,7 +135,7 @@ def killed_server_with_many(w):
     """A server with 200 connections is killed: every client sees it."""
     port = free_port()
     server = w.server("echo_server", [w.program("echo_server"), "127.0.0.1", port, "level"], port, launcher=False)
-    command = [sys.executable, PEERS / "orphan.py", "many", "127.0.0.1", port]
+    command = [*PYTHON, PEERS / "orphan.py", "many", "127.0.0.1", port]
     client = w.client("clients", command, launcher=False)
     client.until_prints("waiting")
     time.sleep(0.1)
@@ -163,8 +162,8 @@ BLOCKED = ("recv", "send", "poll", "epoll", "select")
 
 def kill_service(w, port):
     """Kills the service under applications that wait in every way; returns their processes and the worst delay in ms."""
-    server = w.server("server", [sys.executable, PEERS / "orphan.py", "server", "127.0.0.1", port], port, launcher=False)
-    client = w.client("orphan", [sys.executable, PEERS / "orphan.py", "client", "127.0.0.1", port], launcher=False)
+    server = w.server("server", [*PYTHON, PEERS / "orphan.py", "server", "127.0.0.1", port], port, launcher=False)
+    client = w.client("orphan", [*PYTHON, PEERS / "orphan.py", "client", "127.0.0.1", port], launcher=False)
     client.until_prints("waiting")
     time.sleep(0.3)
     w.prove_accelerated(2 * len(BLOCKED))
@@ -242,7 +241,7 @@ def heirs(w):
     """What the children of a forking server lend in its memory comes back, however they end: five times as much as it has."""
     w.up(*TAP, "--region-mib", "4")
     port, connections = free_port(), 320
-    command = [sys.executable, PEERS / "heirs.py"]
+    command = [*PYTHON, PEERS / "heirs.py"]
     server = w.start("server", [*command, "serve", SERVICE_ADDRESS, port], accelerated=True, launcher=False)
     w.until_listening(server, port, True)
     client = w.start("client", [*command, "ask", SERVICE_ADDRESS, port, connections], accelerated=False)

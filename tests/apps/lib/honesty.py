@@ -13,7 +13,7 @@ from pathlib import Path
 from lib.command_line import mistake, refused, root_only
 from lib.process import Skip, require, until
 from lib.registry import test
-from lib.world import HOST_ADDRESS, PEERS, TAP, find, free_port, plain_environment, run_towpath
+from lib.world import HOST_ADDRESS, PEERS, PYTHON, TAP, find, free_port, plain_environment, run_towpath
 
 HONEST = PEERS / "honest.py"
 
@@ -25,7 +25,7 @@ def explained(w, *arguments):
 
 
 def program(w, name, *arguments, **how):
-    return w.start(name, [sys.executable, HONEST, *arguments], accelerated=True, launcher=False, **how)
+    return w.start(name, [*PYTHON, HONEST, *arguments], accelerated=True, launcher=False, **how)
 
 
 def rows(w, pid):
@@ -132,7 +132,7 @@ def io_uring_denied(w):
     port = free_port()
     server = program(w, "server", "serve", "127.0.0.1", port)
     server.until_prints("listens")
-    command = [w.towpath, "run", "--io-uring", "deny", "--control", w.control, "--", sys.executable, HONEST, "ringless", "127.0.0.1", port]
+    command = [w.towpath, "run", "--io-uring", "deny", "--control", w.control, "--", *PYTHON, HONEST, "ringless", "127.0.0.1", port]
     client = w.start("ringless", command)
     client.until_prints("connected")
     require(row(w, client.pid, remote=f"127.0.0.1:{port}")["accelerated"], f"{rows(w, client.pid)}")
@@ -189,7 +189,7 @@ def explain_liburing(w):
             with socket.create_connection(("127.0.0.1", port)) as kernel:
                 kernel.sendall(b"kernel")
                 require(kernel.recv(64) == b"kernel", "an answer by the kernel")
-            said = w.ask(f"ask-{len(order)}-{i}", [sys.executable, HONEST, "answered", "127.0.0.1", port])
+            said = w.ask(f"ask-{len(order)}-{i}", [*PYTHON, HONEST, "answered", "127.0.0.1", port])
             require("answered" in said, said)
         # A ring that comes later is found by the service, when somebody connects.
         found = [r.get("reason") for r in rows(w, server.pid)]
@@ -387,7 +387,7 @@ def require_sockets(w):
     """A socket that would fall back gets an errno, and one line says why; accelerated ones, UNIX and UDP sockets work."""
     w.up()
     kernel = socket.create_server(("127.0.0.1", 0))
-    done = required(w, sys.executable, HONEST, "required", "127.0.0.1", kernel.getsockname()[1], seconds=20)
+    done = required(w, *PYTHON, HONEST, "required", "127.0.0.1", kernel.getsockname()[1], seconds=20)
     require(done.returncode == 0, f"{done.stdout} {done.stderr}")
     told = [line for line in done.stderr.splitlines() if "TOWPATH_REQUIRE" in line]
     for words in (
@@ -463,7 +463,7 @@ def require_service(w):
     refused(done, "/proc/towpath")
     require("started" not in done.stdout, "it started")
     w.up()
-    process = w.start("orphan", [w.towpath, "run", "--require", "--control", w.control, "--", sys.executable, HONEST, "orphan"], stdin=subprocess.PIPE)
+    process = w.start("orphan", [w.towpath, "run", "--require", "--control", w.control, "--", *PYTHON, HONEST, "orphan"], stdin=subprocess.PIPE)
     process.until_prints("ready")
     w.service.kill()
     w.service.wait()

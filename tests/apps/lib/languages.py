@@ -7,7 +7,7 @@ import sys
 from lib.process import Skip, require
 from lib.programs import needs
 from lib.registry import add
-from lib.world import PEERS, WAYS, find, free_port
+from lib.world import PEERS, PYTHON, WAYS, find, free_port
 
 
 def right(said, count):
@@ -38,7 +38,7 @@ def tls(w):
     make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", 2]
     make += ["-subj", "/CN=towpath test", "-addext", f"subjectAltName=IP:{w.way.target}", "-keyout", key, "-out", certificate]
     w.start("openssl", make).succeed()
-    program = [sys.executable, PEERS / "tls.py"]
+    program = [*PYTHON, PEERS / "tls.py"]
     w.server("tls-server", [*program, "server", w.way.listen, port, certificate, key], port)
     right(w.ask("tls-client", [*program, "client", w.way.target, port, certificate, key], 40), 24 * 12)
     w.prove_way(24)

@@ -1,12 +1,11 @@
 """Socket options are obeyed on connections over the port: what the kernel's TCP at the other end sees of them."""
 
 import subprocess
-import sys
 
 from lib.links import Machine
 from lib.process import require, until
 from lib.registry import test
-from lib.world import HOST_ADDRESS, PEERS, SERVICE_ADDRESS, find, free_port
+from lib.world import HOST_ADDRESS, PEERS, PYTHON, SERVICE_ADDRESS, find, free_port
 
 
 def lines(process, seconds=30):
@@ -18,7 +17,7 @@ def told(w, seen, *arguments):
     far = Machine(w, "far", HOST_ADDRESS, "tp0")
     w.up("--port", "packet:tp0", "--address", f"{SERVICE_ADDRESS}/24")
     port = free_port()
-    program = [sys.executable, PEERS / "obeyed.py"]
+    program = [*PYTHON, PEERS / "obeyed.py"]
     server = far.start("server", [*program, "serve", HOST_ADDRESS, port, seen])
     until(lambda: far.listens(port), 10, "the server listens")
     client = w.start("client", [*program, *arguments, HOST_ADDRESS, port], accelerated=True, launcher=False)

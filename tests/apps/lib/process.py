@@ -17,6 +17,8 @@ CLONE_NEWNET = 0x40000000
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _ports_given = set()
+# Seconds between two looks that start a program each: each costs some milliseconds of a processor.
+LOOK_S = 0.01
 
 
 class Failure(Exception):
@@ -32,10 +34,9 @@ def require(condition, message):
         raise Failure(message)
 
 
-def until(condition, seconds, what):
-    """Waits for the condition to become true; returns what it returned."""
+def until(condition, seconds, what, pause=0.001):
+    """Waits for the condition to become true, first so long between two looks; returns what it returned."""
     deadline = time.monotonic() + seconds
-    pause = 0.001
     while True:
         value = condition()
         if value:

@@ -7,7 +7,7 @@ from lib.command_line import mistake, refused
 from lib.honesty import explained, row, waits
 from lib.process import require, until
 from lib.registry import test
-from lib.world import HOST_ADDRESS, PEERS, TAP, free_port, run_towpath
+from lib.world import HOST_ADDRESS, PEERS, PYTHON, TAP, free_port, run_towpath
 
 PROFILED = PEERS / "profiled.py"
 TRIES = 4
@@ -15,7 +15,7 @@ TRIES = 4
 
 def program(w, name, profile, *arguments):
     environment = {"TOWPATH_PROFILE": profile} if profile else {}
-    return w.start(name, [sys.executable, PROFILED, *arguments], accelerated=True, launcher=False, environment=environment)
+    return w.start(name, [*PYTHON, PROFILED, *arguments], accelerated=True, launcher=False, environment=environment)
 
 
 @mistake("profile_names")
@@ -92,7 +92,7 @@ def spinning_outside(w):
     """Who spins for up to a second still hears at once of what only the kernel knows: a pipe, a connection of another program."""
     w.up()
     environment = {"TOWPATH_SPIN_US": "1000000"}
-    command = [sys.executable, PROFILED, "outside", "127.0.0.1", free_port()]
+    command = [*PYTHON, PROFILED, "outside", "127.0.0.1", free_port()]
     late = json.loads(w.start("program", command, accelerated=True, launcher=False, environment=environment).succeed(60))
     require(len(late) == 4 and all(s < 0.25 for s in late.values()), f"seconds late: {late}")
     return ", ".join(f"{name} {s * 1e6:.0f} us late" for name, s in late.items())
@@ -118,7 +118,7 @@ def profile_rings(w):
 def acknowledgements(w, profile):
     """Segments that a kernel gets for 50 bytes, each of which is answered after 5 ms."""
     port = free_port()
-    server = w.start("kernel", [sys.executable, PROFILED, "trickle", HOST_ADDRESS, port])
+    server = w.start("kernel", [*PYTHON, PROFILED, "trickle", HOST_ADDRESS, port])
     server.until_prints("listens")
     client = program(w, "client", profile, "take", HOST_ADDRESS, port)
     client.succeed(30)

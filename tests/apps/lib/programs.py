@@ -9,7 +9,7 @@ import sys
 
 from lib.process import require, until
 from lib.registry import add
-from lib.world import PEERS, WAYS, find, free_port
+from lib.world import PEERS, PYTHON, WAYS, find, free_port
 
 
 def write_random(path, size, seed=1):
@@ -93,7 +93,7 @@ def memcached(w):
     if os.geteuid() == 0:
         command += ["-u", "root"]
     w.server("memcached", command, port)
-    w.ask("client", [sys.executable, PEERS / "memcache_client.py", w.way.target, port, 64, 40], 40)
+    w.ask("client", [*PYTHON, PEERS / "memcache_client.py", w.way.target, port, 64, 40], 40)
     w.prove_way(64)
 
 

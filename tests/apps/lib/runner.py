@@ -5,6 +5,7 @@ import argparse
 import contextlib
 import importlib
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -18,17 +19,24 @@ from lib import process, registry
 from lib.world import HERE, World
 
 ROOT = HERE.parent.parent
-MODULES = ("programs", "web", "postgres", "languages", "copying", "handing", "corners", "crowds", "transfers", "deaths", "hostility", "accepting", "bad_packets", "links", "beside", "claims", "obeyed", "command_line", "starting", "honesty", "profiles", "simulator")
+# The first ones last longest: beside the others they end before them.
+MODULES = ("transfers", "programs", "web", "postgres", "languages", "copying", "handing", "corners", "crowds", "deaths", "hostility", "accepting", "bad_packets", "links", "beside", "claims", "obeyed", "command_line", "starting", "honesty", "profiles", "simulator")
 SKIPPED, FAILED = 77, 1
+JOBS_MAX = 8
 # What workers read and write at once: the number of a test, or its outcome.
 RECORD = 8
+
+
+def default_jobs():
+    """Half of its time a test waits."""
+    return min(2 * (os.cpu_count() or 1), JOBS_MAX)
 
 
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kernel", action="store_true", help="run on plain kernel sockets: shows that the tests are right")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="run tests whose name contains NAME; may be repeated")
-    parser.add_argument("--jobs", type=int, default=min(os.cpu_count() or 1, 4), metavar="N", help="tests at a time (default: processors, at most 4)")
+    parser.add_argument("--jobs", type=int, default=default_jobs(), metavar="N", help=f"tests at a time (default: two for each processor, at most {JOBS_MAX})")
     parser.add_argument("--timed", action="store_true", help="also the tests that measure time, for a machine that does nothing else")
     parser.add_argument("--list", action="store_true", help="print the names and end")
     parser.add_argument("--bin-dir", type=Path, help="where towpath and libtowpath_preload.so lie (default: target/release)")
@@ -141,14 +149,20 @@ def run_one(test, options, directory):
     return {0: "ok", SKIPPED: "skipped"}.get(code, "not ok"), report.read_text(errors="replace")
 
 
-def show(outcome, test, seconds, text):
+def processor_s():
+    """What the processes below this one that have ended and were waited for have used of the processors."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def show(outcome, test, seconds, busy_s, text):
     """Prints a test's outcome in one write: several workers print to one place."""
     lines = text.splitlines()
     if outcome == "skipped":
         shown = [f"skipped: {test.name} ({lines[0] if lines else 'no reason'})"]
     else:
         note = f"; {lines[0]}" if outcome == "ok" and lines else ""
-        shown = [f"{outcome} {test.name} ({seconds:.1f} s{note})"]
+        shown = [f"{outcome} {test.name} ({seconds:.1f} s, {busy_s:.1f} s of processors{note})"]
         if outcome == "not ok":
             shown += [f"    {line}" for line in lines]
     sys.stdout.write("".join(f"{line}\n" for line in shown))
@@ -166,9 +180,9 @@ def work(tests, options, root, numbers, results):
         test = tests[int(number)]
         directory = root / number.decode().strip()
         directory.mkdir()
-        began = time.monotonic()
+        began, busy_before_s = time.monotonic(), processor_s()
         outcome, text = run_one(test, options, directory)
-        show(outcome, test, time.monotonic() - began, text)
+        show(outcome, test, time.monotonic() - began, processor_s() - busy_before_s, text)
         os.write(results, outcome.ljust(RECORD).encode())
         if not (options.keep and outcome == "not ok"):
             shutil.rmtree(directory, ignore_errors=True)
@@ -221,6 +235,34 @@ def run_some(tests, chosen_now, jobs, options, root, counts):
     counts["not ok"] += lost
 
 
+@contextlib.contextmanager
+def run_folder(name, keep=False):
+    """The folder of a whole run. After the run it is removed, unless `keep`, and no process that the run has started is left."""
+    process.become_subreaper()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(130))
+    root = Path(tempfile.mkdtemp(prefix=f"towpath-{name}-"))
+    try:
+        root.chmod(0o755)
+        # Each peer is a new process: what the first one compiles serves all others.
+        os.environ["PYTHONPYCACHEPREFIX"] = str(root / "compiled")
+        yield root
+    finally:
+        process.kill_descendants()
+        if not keep:
+            shutil.rmtree(root, ignore_errors=True)
+
+
+def run_and_sum(tests, options, root, what):
+    """Runs all, prints the sum, returns the exit status."""
+    began = time.monotonic()
+    counts = run_all(tests, options, root)
+    print(f"{what}: {counts['ok']} passed, {counts['not ok']} failed, {counts['skipped']} skipped in {time.monotonic() - began:.0f} s")
+    if options.keep and counts["not ok"]:
+        print(f"kept: {root}")
+    return 1 if counts["not ok"] else 0
+
+
 def main():
     options = parse_options()
     tests = chosen(options)
@@ -233,23 +275,8 @@ def main():
         for name in ("towpath", "libtowpath_preload.so"):
             if not (options.bin_dir / name).exists():
                 sys.exit(f"tests/apps/run: {options.bin_dir / name} is not there; run cargo build --release, or name --bin-dir")
-    process.become_subreaper()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: sys.exit(130))
-    root = Path(tempfile.mkdtemp(prefix="towpath-apps-"))
-    began = time.monotonic()
-    try:
-        root.chmod(0o755)
+    with run_folder("apps", options.keep) as root:
         options.programs = root / "c"
         options.programs.mkdir()
         build_programs(options.programs)
-        counts = run_all(tests, options, root)
-    finally:
-        process.kill_descendants()
-        if not options.keep:
-            shutil.rmtree(root, ignore_errors=True)
-    way = "on the kernel" if options.kernel else "through Towpath"
-    print(f"applications {way}: {counts['ok']} passed, {counts['not ok']} failed, {counts['skipped']} skipped in {time.monotonic() - began:.0f} s")
-    if options.keep and counts["not ok"]:
-        print(f"kept: {root}")
-    return 1 if counts["not ok"] else 0
+        return run_and_sum(tests, options, root, f"applications {'on the kernel' if options.kernel else 'through Towpath'}")

@@ -1,11 +1,9 @@
-"""Long transfers, whole by SHA-256, each way, on good links and bad ones."""
+"""Long transfers, compared byte for byte, each way, on good links and bad ones."""
 
-import sys
 import time
 
-from lib.process import require
 from lib.registry import add
-from lib.world import PEERS, WAYS, free_port
+from lib.world import PEERS, PYTHON, WAYS, free_port
 
 MIB = 1 << 20
 SIZE = 1024 * MIB
@@ -15,12 +13,12 @@ OPPOSITE = {"send": "receive", "receive": "send"}
 def transfer(w, direction, size, seconds):
     """One connection; `direction` as the client sees it. Returns MiB/s."""
     port = free_port()
-    program = [sys.executable, PEERS / "bulk.py"]
+    program = [*PYTHON, PEERS / "bulk.py"]
     server = w.server("server", [*program, "listen", w.way.listen, port, OPPOSITE[direction], size], port, launcher=False)
     began = time.monotonic()
     client = w.client("client", [*program, "connect", w.way.target, port, direction, size], launcher=False)
-    sums = client.succeed(seconds), server.succeed(10)
-    require(sums[0] == sums[1], f"SHA-256 of the ends differ: {sums}")
+    client.succeed(seconds)
+    server.succeed(10)
     return size / MIB / (time.monotonic() - began)
 
 

@@ -3,13 +3,12 @@
 import json
 import os
 import signal
-import sys
 import time
 
-from lib.process import require, until
+from lib.process import children, require, until
 from lib.programs import needs, write_random
 from lib.registry import add
-from lib.world import PEERS, WAYS, free_port
+from lib.world import PEERS, PYTHON, WAYS, free_port
 
 NGINX = """
 {user}
@@ -34,6 +33,8 @@ http {{
 }}
 """
 SIZE = 20_000
+# A load that a test ends as soon as it has seen what it waits for.
+LOAD_S = 60
 
 
 class Nginx:
@@ -79,7 +80,7 @@ class Nginx:
 
 
 def start_load(w, port, sha256, threads, requests, seconds):
-    command = [sys.executable, PEERS / "http_load.py", w.way.target, port, "/file", sha256, threads, requests, seconds]
+    command = [*PYTHON, PEERS / "http_load.py", w.way.target, port, "/file", sha256, threads, requests, seconds]
     return w.client("http_load", command)
 
 
@@ -100,19 +101,36 @@ def workers_reuseport(w):
     return f"{fresh['answers']} connections of one request, by worker {sorted(fresh['servers'].values())}"
 
 
+def answered(load):
+    """The processes that have answered the load so far."""
+    return {int(line.rpartition(" ")[2]) for line in load.errors().splitlines(keepends=True) if line.startswith("answered by ") and line.endswith("\n")}
+
+
+def until_others_answer(load, before, count=1):
+    """Waits for answers from so many processes that are none of `before`."""
+    until(lambda: len(answered(load) - before) >= count, 20, f"{count} workers other than {before} answer")
+
+
+def end(load):
+    """Ends the load early; what it saw."""
+    load.kill(signal.SIGTERM)
+    return without_failure(load, 30)
+
+
 def reload(reuse_port):
     """New workers take over the listeners while connections come in; the old ones serve what they have and end."""
 
     def run(w):
         server = Nginx(w, workers=2, reuse_port=reuse_port)
-        load = start_load(w, server.port, server.sha256, 4, 1, 4)
-        for _ in range(4):
-            time.sleep(0.4)
-            w.start("reload", server.command("-s", "reload"), accelerated=w.way.server).succeed(10)
-        seen = without_failure(load, 30)
+        load = start_load(w, server.port, server.sha256, 4, 1, LOAD_S)
         # A listener that all share may give everything to one of them.
-        generations, each = 5, 2 if reuse_port else 1
-        require(len(seen["servers"]) >= generations * each, f"only {len(seen['servers'])} workers were seen in four reloads")
+        each, before = 2 if reuse_port else 1, set()
+        until_others_answer(load, before, each)
+        for _ in range(4):
+            before.update(children(server.process.pid))
+            w.start("reload", server.command("-s", "reload"), accelerated=w.way.server).succeed(10)
+            until_others_answer(load, before, each)
+        seen = end(load)
         w.prove_way(seen["connections"])
         return f"{seen['answers']} connections, {len(seen['servers'])} workers"
 
@@ -125,16 +143,19 @@ def upgrade(w):
     server = Nginx(w, workers=2, daemon=True)
     until(server.pid, 5, "nginx runs")
     old = server.pid()
-    load = start_load(w, server.port, server.sha256, 4, 1, 4)
-    time.sleep(0.5)
+    until(lambda: len(children(old)) == 2, 5, "its workers run")
+    workers = set(children(old))
+    load = start_load(w, server.port, server.sha256, 4, 1, LOAD_S)
+    until_others_answer(load, set())
     os.kill(old, signal.SIGUSR2)
-    until(lambda: server.pid() not in (None, 0, old), 5, "the new program runs")
-    time.sleep(0.5)
-    for number in (signal.SIGWINCH, signal.SIGQUIT):
+    until(lambda: server.pid() not in (None, 0, old), 10, "the new program runs")
+    until_others_answer(load, workers)
+    for number, leaving in ((signal.SIGWINCH, workers), (signal.SIGQUIT, {old})):
         os.kill(old, number)
-        time.sleep(0.5)
-    seen = without_failure(load, 30)
-    require(len(seen["servers"]) >= 2, f"only {seen['servers']} answered")
+        until(lambda: leaving.isdisjoint(children(os.getpid())), 20, f"{leaving} end")
+    # What comes after the end of the old one is answered, too.
+    w.ask("after", ["curl", "-sS", "--fail", "--noproxy", "*", "-o", "/dev/null", f"http://{w.way.target}:{server.port}/file"])
+    seen = end(load)
     w.prove_way(seen["connections"])
     return f"{seen['answers']} connections, {len(seen['servers'])} workers"
 
@@ -199,7 +220,7 @@ TESTS = {
     "nginx_reuseport": needs(workers_reuseport, "nginx"),
     "nginx_reload": needs(reload(False), "nginx"),
     "nginx_reload_reuseport": needs(reload(True), "nginx"),
-    "nginx_upgrade": needs(upgrade, "nginx"),
+    "nginx_upgrade": needs(upgrade, "nginx", "curl"),
     "haproxy": needs(haproxy, "nginx", "haproxy"),
 }
 for name, function in TESTS.items():

@@ -5,13 +5,16 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from lib.process import Failure, Process, Skip, children, free_port, require, until
+from lib.process import LOOK_S, Failure, Process, Skip, children, free_port, require, until
 
 HERE = Path(__file__).resolve().parent.parent
 PEERS = HERE / "peers"
+# Runs a peer that needs only Python's own library. Reading what is installed beside it takes longer than many a test.
+PYTHON = (sys.executable, "-S")
 LISTEN = "0A"
 
 SERVICE_ADDRESS = "10.77.0.2"
@@ -72,8 +75,9 @@ def find(program):
 
 def plain_environment():
     """This process's environment without anything of Towpath."""
-    kept = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("TOWPATH_")}
-    return kept | {"PYTHONDONTWRITEBYTECODE": "1"}
+    kept = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "PYTHONDONTWRITEBYTECODE") and not k.startswith("TOWPATH_")}
+    # Compiled modules go where the runner says, never beside their sources.
+    return kept if "PYTHONPYCACHEPREFIX" in kept else kept | {"PYTHONDONTWRITEBYTECODE": "1"}
 
 
 class World:
@@ -140,7 +144,7 @@ class World:
                 return any(is_listener(row, port) for row in self.sockets())
             return kernel_listens(process.pid, port)
 
-        until(listening, seconds, f"{process.name} listens at port {port}")
+        until(listening, seconds, f"{process.name} listens at port {port}", LOOK_S)
 
     # The service.
 
@@ -162,7 +166,7 @@ class World:
             require(self.service.running(), f"towpath up ended with status {self.service.popen.poll()}")
             return self.command("stat", "--json").returncode == 0
 
-        until(answers, seconds, "the service answers")
+        until(answers, seconds, "the service answers", LOOK_S)
 
     def command(self, *arguments, seconds=10):
         """Runs `towpath ARGUMENTS --control ...`; returns the completed process."""
@@ -286,4 +290,4 @@ def kernel_listens(pid, port):
     return False
 
 
-__all__ = ["HERE", "HOST_ADDRESS", "PAIR", "PEERS", "SERVICE_ADDRESS", "TAP", "WAYS", "Way", "World", "find", "free_port"]
+__all__ = ["HERE", "HOST_ADDRESS", "PAIR", "PEERS", "PYTHON", "SERVICE_ADDRESS", "TAP", "WAYS", "Way", "World", "find", "free_port"]

@@ -4,13 +4,12 @@ import json
 import signal
 import socket
 import subprocess
-import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
 
 from lib.process import Failure, require
-from lib.world import HOST_ADDRESS, SERVICE_ADDRESS, TAP, find, free_port, run_towpath
+from lib.world import HOST_ADDRESS, PYTHON, SERVICE_ADDRESS, TAP, find, free_port, run_towpath
 
 PEER = Path(__file__).resolve().parent.parent / "peers" / "end.py"
 INTERFACE = TAP[TAP.index("--port-name") + 1]
@@ -64,7 +63,7 @@ class Meeting:
         for side, name in enumerate(("towpath-end", "kernel-end")):
             plan = world.directory / f"{name}.json"
             plan.write_text(json.dumps([plan_of(f, side, p, patience_s) for f, p in zip(flows, self.ports)]))
-            command = [sys.executable, PEER, plan]
+            command = [*PYTHON, PEER, plan]
             self.ends.append(world.start(name, command, side == 0, launcher=False, stdin=subprocess.PIPE))
         for end in self.ends:
             end.until_prints("ready")
@@ -133,7 +132,7 @@ def captured(world):
     if world.options.capture is None:
         yield
         return
-    file = world.options.capture / f"{world.directory.parent.name}-{world.directory.name}.pcap"
+    file = world.options.capture / f"{world.directory.name}.pcap"
     present = {name for _, name in socket.if_nameindex()}
     interface = INTERFACE if INTERFACE in present else VETH_INTERFACE
     tcpdump = world.start("tcpdump", ["tcpdump", "-U", "--immediate-mode", "-i", interface, "-s", "128", "-B", "65536", "-w", file])
