@@ -9,15 +9,15 @@ pub(crate) mod values;
 pub use agents::AgentSettings;
 pub use link::Link;
 
-use crate::channels::rules::ChannelRule;
-use crate::choice::Choices;
 use crate::config::values::{
     AgentPlace, ChannelCount, Congestion, Cores, CoresChoice, HostAddresses, Mac, Network, PortChoice,
     PortKind, Rate,
 };
-use crate::policy::{self, Door, Limits, Policy, Source};
 use crate::privilege::user::User;
-use crate::scaling::machine::Machine;
+use crate::registry::channels::rules::ChannelRule;
+use crate::registry::choice::Choices;
+use crate::registry::policy::{self, Door, Limits, Policy, Source};
+use crate::registry::scaling::machine::Machine;
 use crate::{ServiceError, sys};
 use base::limits::{RECEIVE_MAX_DEFAULT, RING_MAX, RING_MAX_DEFAULT, SLOTS_MAX};
 use clap::{Args, ValueEnum};

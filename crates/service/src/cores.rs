@@ -8,14 +8,14 @@ pub(crate) mod shares;
 pub(crate) mod wakers;
 
 use crate::ServiceError;
-use crate::channels::engine::{Engine, Say, Shared, Start};
 use crate::cores::meter::CoreMeter;
 use crate::cores::wakers::Wakers;
 use crate::cores::wakers::write_eventfd;
 use crate::daemon::clock::Clock;
-use crate::relay::endpoint::End;
-use crate::relay::{Outcome, Relays};
-use crate::report::port_stats::Counted;
+use crate::registry::channels::engine::{Engine, Say, Shared, Start};
+use crate::registry::relay::endpoint::End;
+use crate::registry::relay::{Outcome, Relays};
+use crate::registry::report::port_stats::Counted;
 use base::{Duration, Instant};
 use elastic::load::{LoadMeter, Loads};
 use fastpath::{Others, Progress};

@@ -6,10 +6,8 @@ pub(crate) mod clock;
 pub(crate) mod control_lines;
 pub(crate) mod control_socket;
 pub(crate) mod helpers;
-pub(crate) mod log_limit;
 pub(crate) mod net_port;
 
-use crate::agents::Agents;
 use crate::config::Config;
 use crate::config::channels::Settings;
 use crate::cores::wakers::{Wakers, new_eventfd, write_eventfd};
@@ -18,16 +16,17 @@ use crate::daemon::clock::Clock;
 use crate::daemon::control_lines::{ACCEPTS, Peer};
 use crate::daemon::control_socket::Listening;
 use crate::daemon::helpers::{Asker, Helpers, Job, Message, SERVICE};
-use crate::daemon::log_limit::log_for;
-use crate::process::fd_liveness::Watched;
+use crate::registry::agents::Agents;
+use crate::registry::log_limit::log_for;
 use crate::registry::output::{Output, Pushed};
+use crate::registry::process::fd_liveness::Watched;
 use crate::registry::registration::Credentials;
+use crate::registry::report::Viewer;
+use crate::registry::report::profile_switch::{Counting, Part};
+use crate::registry::scaling::machine::Machine;
+use crate::registry::scaling::{Scaling, Way};
+use crate::registry::tcp::{self, Tcp};
 use crate::registry::{Answer, Registry};
-use crate::report::Viewer;
-use crate::report::profile_switch::{Counting, Part};
-use crate::scaling::machine::Machine;
-use crate::scaling::{Scaling, Way};
-use crate::tcp::{self, Tcp};
 use crate::{ServiceError, privilege, sys};
 use control::{
     CongestionAsk, CoresWish, KernelReason, Line, LineError, Reply, Report, Request, ToApplication, ToService,
@@ -124,12 +123,10 @@ fn registry(mut config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result
     let counting = Counting::new(common.cycles);
     let channels = config.channels.clone();
     let mut registry = Registry::new(config, cores, common.wakers, tcp, scaling, counting, watched);
-    registry.port = opened.description;
+    registry.set_up(opened.description, agents);
     if let Some(settings) = channels {
         registry.begin_channels(hub_of(&settings)?, settings)?;
     }
-    registry.tcp.slow.watch_flows(agents.is_some());
-    registry.agents = agents;
     Ok(registry)
 }
 
@@ -165,8 +162,8 @@ impl Service {
         let watched = Watched::open().map_err(os("make an epoll instance"))?;
         let registry = registry(config, told.clone(), &watched)?;
         let helpers =
-            Helpers::new(watched, registry.config.policy_source.clone()).map_err(os("make an eventfd"))?;
-        let private = registry.config.private;
+            Helpers::new(watched, registry.config().policy_source.clone()).map_err(os("make an eventfd"))?;
+        let private = registry.config().private;
         let service = Self {
             leave: private.then(|| Instant::now() + GRACE.1),
             listening,
@@ -190,10 +187,10 @@ impl Service {
             HELPERS,
             epoll::EventFlags::IN | epoll::EventFlags::ET,
         )?;
-        if let Some(agents) = &service.registry.agents {
-            service.watch(agents.set(), AGENTS, epoll::EventFlags::IN)?;
+        if let Some(agents) = service.registry.agents_set() {
+            service.watch(agents, AGENTS, epoll::EventFlags::IN)?;
         }
-        for set in service.registry.listeners.alive.sets() {
+        for set in service.registry.listener_sets() {
             service.watch(set, LISTENERS, epoll::EventFlags::IN)?;
         }
         // Last, because from here on nothing fails.
@@ -219,17 +216,17 @@ impl Service {
         let mut readable = Vec::with_capacity(256);
         while !self.over {
             let pause = self.pause(Instant::now());
-            self.registry.counting.enter(Part::Asleep);
+            self.registry.begin(Part::Asleep);
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), pause.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(e) => return Err(os("wait for events")(e)),
             }
-            self.registry.now = Instant::now();
+            self.registry.set_now(Instant::now());
             let mut has_new_lines = false;
             for event in events.drain(..) {
                 let token = event.data.u64();
                 let part = if token == CORES { Part::Exceptions } else { Part::Requests };
-                self.registry.counting.enter(part);
+                self.registry.begin(part);
                 match (token & !u64::from(u32::MAX), token as u32) {
                     (LINES, id) => readable.push(id),
                     (WAKERS, region) => self.slow_path_woken(region),
@@ -246,18 +243,18 @@ impl Service {
             self.serve_lines(readable.drain(..));
             // After the lines: one whose hello has come is not closed to make room.
             if has_new_lines {
-                self.registry.counting.enter(Part::Requests);
+                self.registry.begin(Part::Requests);
                 self.accept(ACCEPTS);
             }
-            for region in std::mem::take(&mut self.registry.unheard) {
+            for region in self.registry.take_unheard() {
                 self.slow_path_woken(region);
             }
             if self.more {
-                self.registry.counting.enter(Part::Exceptions);
+                self.registry.begin(Part::Exceptions);
                 self.hear_cores();
             }
             self.hear_helpers(Instant::now());
-            self.registry.counting.enter(Part::Timers);
+            self.registry.begin(Part::Timers);
             self.timers(Instant::now());
             self.close_lines(Instant::now());
         }
@@ -277,7 +274,7 @@ impl Service {
             let until = Instant::now() + most;
             while self.registry.has_virtual_sockets() && Instant::now() < until {
                 self.hear_cores();
-                self.registry.now = Instant::now();
+                self.registry.set_now(Instant::now());
                 self.registry.handle_timers();
                 self.settle();
                 if !self.more {
@@ -299,15 +296,12 @@ impl Service {
     }
 
     fn timers(&mut self, now: Instant) {
-        self.registry.now = now;
+        self.registry.set_now(now);
         self.registry.handle_timers();
         if self.deaf_until.is_some_and(|at| at <= now) {
             self.listen_again();
         }
-        // A program that has just been started may yet ask for a connection or listener that was left with the service.
-        let registry = &self.registry;
-        let is_waited_for = || !registry.trusts.is_empty() || registry.deserted().next().is_some();
-        if self.leave.is_some_and(|at| at <= now) && is_waited_for() {
+        if self.leave.is_some_and(|at| at <= now) && self.registry.keeps_what_was_left() {
             self.leave = Some(now + GRACE.0);
         }
         if self.leave.is_some_and(|at| at <= now) {
@@ -323,7 +317,7 @@ impl Service {
             self.carry_out();
             // Detaching processes may have closed flows.
             self.registry.pump();
-            if self.registry.outputs.is_empty() {
+            if !self.registry.has_outputs() {
                 break;
             }
         }
@@ -340,12 +334,10 @@ impl Service {
                 peer.asked = true;
                 self.people(who, report, Asker { id, number })
             }
-            request if self.registry.applications.contains_key(&id) => {
-                self.registry.request(id, request, shown.as_ref())
-            }
+            request if self.registry.is_registered(id) => self.registry.request(id, request, shown.as_ref()),
             request => {
                 let answer = self.registry.hello(id, who, request);
-                if self.registry.applications.contains_key(&id) {
+                if self.registry.is_registered(id) {
                     self.leave = None;
                 }
                 answer
@@ -415,10 +407,10 @@ impl Service {
     fn remove_peer(&mut self, id: u32, offender: bool) {
         let Some(peer) = self.peers.remove(&id) else { return };
         let _ = epoll::delete(&self.epoll, peer.line.as_fd());
-        let was_application = self.registry.applications.contains_key(&id);
+        let was_application = self.registry.is_registered(id);
         self.depart(id, offender);
         self.closing.push((peer.line, peer.who.uid));
-        if self.registry.config.private && self.registry.applications.is_empty() && !peer.asked {
+        if self.registry.config().private && !self.registry.has_applications() && !peer.asked {
             // A line that closed without a hello: a program that only checked whether the service is up; it will connect again.
             let grace = if was_application { GRACE.0 } else { GRACE.1 };
             let at = Instant::now() + grace;
@@ -433,20 +425,20 @@ impl Service {
     pub(crate) fn detach(&mut self, id: u32, reason: &str) {
         let Some(peer) = self.peers.get(&id) else { return };
         let Credentials { pid, uid, .. } = peer.who;
-        let now = self.registry.now;
-        log_for!(self.registry.log_limit, now, uid, warn, application = id, pid, uid, "detached: {reason}");
-        self.registry.statistics.detached += 1;
+        let (limit, now) = self.registry.log_limit();
+        log_for!(limit, now, uid, warn, application = id, pid, uid, "detached: {reason}");
+        self.registry.count_detached();
         self.remove_peer(id, true);
     }
 
     fn depart(&mut self, id: u32, offender: bool) {
-        self.registry.now = Instant::now();
+        self.registry.set_now(Instant::now());
         self.registry.depart(id, offender);
     }
 
     /// Does what the registry wants done.
     pub(crate) fn carry_out(&mut self) {
-        while let Some(output) = self.registry.outputs.take() {
+        while let Some(output) = self.registry.next_output() {
             match output {
                 Output::Push(pushed) => self.push(pushed),
                 // Edge-triggered and never read: the application shares the descriptor and could make a read block.
@@ -459,11 +451,11 @@ impl Service {
                 // The application has the descriptor too, so that closing the service's own would not end the watch.
                 Output::Unwatch(waker) => drop(epoll::delete(&self.epoll, waker.as_fd())),
                 Output::Wake(eventfd) => write_eventfd(eventfd.as_fd()),
-                Output::Command(core, command) => self.registry.cores[core].say(command),
+                Output::Command(core, command) => self.registry.pass_on(core, command),
                 Output::Seal { application, region, memfd } => {
                     let uid = self.peers.get(&application).map_or(0, |peer| peer.who.uid);
                     // A region that is not sealed works all the same.
-                    let _ = self.helpers.ask(uid, Job::Seal(region, memfd), self.registry.now);
+                    let _ = self.helpers.ask(uid, Job::Seal(region, memfd), self.registry.now());
                 }
                 Output::Detach(id, reason) => self.detach(id, &reason),
             }
@@ -486,7 +478,7 @@ impl Service {
 
     /// Handles what the cores have reported.
     fn hear_cores(&mut self) {
-        self.registry.now = Instant::now();
+        self.registry.set_now(Instant::now());
         self.registry.hear_cores();
         self.more = self.registry.hear_exceptions();
     }
@@ -494,17 +486,17 @@ impl Service {
     /// Description of the port, for the banner.
     #[must_use]
     pub fn port(&self) -> &str {
-        &self.registry.port
+        self.registry.port()
     }
 
     /// The slow-path waker of a region was written: an accept queue was read, or bytes are held back.
     fn slow_path_woken(&mut self, region: u32) {
-        let Some(memory) = self.registry.regions.get(&region).map(|r| r.memory.clone()) else { return };
+        let Some(memory) = self.registry.memory_of_region(region) else { return };
         let Some(bell) = Doorbell::of(memory.region(), Side::Zero, SLOW_CONTEXT) else { return };
         // A hostile application can ring without end: other regions are served between two looks.
         bell.drain(memory.region().layout().params.slots, |_| ());
         if !bell.prepare_sleep() {
-            self.registry.unheard.push(region);
+            self.registry.note_unheard(region);
         }
         self.registry.hear_held(region);
     }
@@ -517,7 +509,7 @@ impl Service {
         let hang_up = rustix::process::Signal::HUP.as_raw() as u32;
         while rustix::io::read(&self.signals, &mut info) == Ok(info.len()) {
             let [a, b, c, d, ..] = info;
-            let has_file = self.registry.config.policy_source.path().is_some();
+            let has_file = self.registry.config().policy_source.path().is_some();
             if u32::from_ne_bytes([a, b, c, d]) == hang_up && has_file {
                 self.read_policy(None);
             } else {

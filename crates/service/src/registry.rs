@@ -1,46 +1,74 @@
 //! All state of the control thread: applications, families, regions, listeners; and how applications are told of news.
 //!
 //! Values from shared memory are loaded once and checked. What is to be sent, watched or detached goes to `outputs`; the control loop does it
-//! before it serves another application ([`output::Output`]).
+//! before it serves another application ([`output::Output`]). Its fields are its modules' alone: the loop has functions.
+//!
+//! ```text
+//!   application, family, registration, reaper    applications and their families, requests, deaths
+//!   listen    accept queues                                  memory    regions and their slots
+//!   local     connections within this host                   policy    what each user may do
+//!   tcp       connections over the port                      process   what the kernel says of processes
+//!   relay     connections between processes that share no memory
+//!   channels  connections over channels to other hosts with this service
+//!   handover  connections on their way from one process to another
+//!   choice    which congestion control a flow gets           agents    congestion control by other processes
+//!   scaling   how many cores serve flows, and which flows each has
+//!   report    ss, stat, explain
+//! ```
 
+pub(crate) mod agents;
 pub(crate) mod application;
+pub(crate) mod channels;
+pub(crate) mod choice;
+mod control_loop;
 pub(crate) mod family;
+pub(crate) mod handover;
+pub(crate) mod listen;
+pub(crate) mod local;
+pub(crate) mod log_limit;
+pub(crate) mod memory;
 #[cfg(test)]
 mod model;
 pub(crate) mod output;
+pub mod policy;
+pub(crate) mod process;
 pub(crate) mod reaper;
 pub(crate) mod registration;
+pub(crate) mod relay;
+pub mod report;
+pub(crate) mod scaling;
+pub(crate) mod tcp;
 mod timers;
 
-use crate::agents::Agents;
-use crate::channels::control::Channels;
-use crate::choice::Choices;
 use crate::config::Config;
 use crate::cores::wakers::Wakers;
 use crate::cores::{Command, Core, RELAY_CORE};
-use crate::daemon::log_limit::LogLimit;
-use crate::handover::trusts::Trusts;
-use crate::listen::table::Listeners;
-use crate::local::holds::Holds;
-use crate::local::judge::Judge;
-use crate::local::port_space::PortSpace;
-use crate::memory::Memory;
-use crate::memory::connection::Relay;
-use crate::memory::pairs::{PairRegion, Pairs};
-use crate::memory::region::AppRegion;
-use crate::memory::slots::Slots;
-use crate::policy::Policy;
-use crate::policy::buckets::Buckets;
-use crate::policy::rates::Rates;
-use crate::process::fd_liveness::Watched;
+use crate::registry::agents::Agents;
 use crate::registry::application::Application;
+use crate::registry::channels::control::Channels;
+use crate::registry::choice::Choices;
 use crate::registry::family::Family;
+use crate::registry::handover::trusts::Trusts;
+use crate::registry::listen::table::Listeners;
+use crate::registry::local::holds::Holds;
+use crate::registry::local::judge::Judge;
+use crate::registry::local::port_space::PortSpace;
+use crate::registry::log_limit::LogLimit;
+use crate::registry::memory::Memory;
+use crate::registry::memory::connection::Relay;
+use crate::registry::memory::pairs::{PairRegion, Pairs};
+use crate::registry::memory::region::AppRegion;
+use crate::registry::memory::slots::Slots;
 use crate::registry::output::{Output, Outputs, Pushed};
-use crate::report::profile_switch::Counting;
-use crate::report::statistics::{Process, Statistics};
-use crate::scaling::Scaling;
+use crate::registry::policy::Policy;
+use crate::registry::policy::buckets::Buckets;
+use crate::registry::policy::rates::Rates;
+use crate::registry::process::fd_liveness::Watched;
+use crate::registry::report::profile_switch::Counting;
+use crate::registry::report::statistics::{Process, Statistics};
+use crate::registry::scaling::Scaling;
+use crate::registry::tcp::Tcp;
 use crate::sys;
-use crate::tcp::Tcp;
 use control::{CONTROL_SLOT, KernelReason, Push, Reply};
 use flow::News;
 use queue::stream::watcher;
@@ -83,67 +111,67 @@ impl Answer {
 #[derive(Debug)]
 pub struct Registry {
     /// The present time, as of the input that is handled now. No part of the registry reads a clock.
-    pub now: Instant,
+    now: Instant,
     /// The configuration in use.
-    pub config: Config,
+    config: Config,
     /// What chooses congestion control.
-    pub choices: Choices,
+    choices: Choices,
     /// Agents of congestion control, if any are configured.
-    pub agents: Option<Agents>,
+    agents: Option<Agents>,
     /// The policy in force.
-    pub policy: Policy,
+    policy: Policy,
     /// Rates at which users begin connections.
-    pub rates: Rates,
+    rates: Rates,
     /// The buckets that bound what processes send to other hosts.
-    pub buckets: Buckets,
+    buckets: Buckets,
     /// Numbers of log lines that users have caused.
-    pub log_limit: LogLimit,
+    log_limit: LogLimit,
     /// Registered processes, by id.
-    pub applications: HashMap<u32, Application>,
+    applications: HashMap<u32, Application>,
     /// Families, by the id of their root process.
-    pub families: HashMap<u32, Family>,
+    families: HashMap<u32, Family>,
     /// Application regions by id.
-    pub regions: HashMap<u32, AppRegion>,
+    regions: HashMap<u32, AppRegion>,
     /// Regions that two processes share.
-    pub pairs: Pairs,
+    pairs: Pairs,
     /// Relayed connections, by id.
-    pub relays: HashMap<u32, Relay>,
+    relays: HashMap<u32, Relay>,
     /// Handles of the threads that move bytes.
-    pub cores: Vec<Core>,
+    cores: Vec<Core>,
     /// Ids of application regions by their index in the threads' tables. An index is free again when no thread uses it.
-    pub indices: Slots<u32>,
+    indices: Slots<u32>,
     /// The slow path and its state.
-    pub tcp: Tcp,
+    tcp: Tcp,
     /// How many cores serve flows, and which groups each has.
-    pub scaling: Scaling,
+    scaling: Scaling,
     /// Channels to other hosts; `None`: there are none.
-    pub channels: Option<Channels>,
+    channels: Option<Channels>,
     /// Addresses and ports of connections inside this host.
-    pub ports: PortSpace,
+    ports: PortSpace,
     /// Asks the kernel's TCP about listening sockets; `None` where the kernel does not answer.
-    pub judge: Option<Judge>,
+    judge: Option<Judge>,
     /// Network namespace of the service (`SO_NETNS_COOKIE`).
-    pub namespace: u64,
+    namespace: u64,
     /// Eventfds of the applications' contexts, shared with all threads.
-    pub wakers: Arc<Wakers>,
+    wakers: Arc<Wakers>,
     /// Description of the port.
-    pub port: String,
+    port: String,
     /// Listening sockets and accept queues.
-    pub listeners: Listeners,
+    listeners: Listeners,
     /// Connections that processes have left with the service.
-    pub trusts: Trusts,
+    trusts: Trusts,
     /// Sockets that hold bytes back within this host.
-    pub held: Holds,
+    held: Holds,
     /// Counts for `towpath stat`.
-    pub statistics: Statistics,
+    statistics: Statistics,
     /// The counting of cycles.
-    pub counting: Counting,
+    counting: Counting,
     /// What the control loop is to do, in this order.
-    pub outputs: Outputs,
+    outputs: Outputs,
     /// Application regions: the control loop must look at their slow-path doorbells once more, though nothing is written to their eventfds:
     /// those that rang again while they were looked at, and those of killed processes. The applications hold these eventfds, too, and could
     /// make a write of the service's wait.
-    pub unheard: Vec<u32>,
+    unheard: Vec<u32>,
     timers: Timers,
     next_region: u32,
     next_relay: u32,

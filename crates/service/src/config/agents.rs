@@ -1,10 +1,10 @@
 //! What is configured of agents of congestion control: every key has a value. Opens nothing.
 
 use crate::ServiceError;
-use crate::choice::Choices;
 use crate::config::values::AgentPlace;
 use crate::config::{Link, Options};
 use crate::privilege::user::User;
+use crate::registry::choice::Choices;
 use control::CongestionRule;
 use std::path::PathBuf;
 

@@ -3,8 +3,8 @@
 use super::values::{ChannelCount, HostAddresses, Network, PortKind};
 use super::{ChannelPolicy, Options};
 use crate::ServiceError;
-use crate::channels::PORT;
-use crate::channels::rules::{ChannelRule, is_in};
+use crate::registry::channels::PORT;
+use crate::registry::channels::rules::{ChannelRule, is_in};
 use channel::scheduler::Policy;
 use rustix::fs::Mode;
 use std::net::{IpAddr, SocketAddr};

@@ -2,11 +2,11 @@
 //! threads, and closes lines.
 
 use crate::daemon::helpers::{Done, Job, Message};
-use crate::daemon::log_limit::log_for;
 use crate::daemon::{DEAF, LINES, LISTENING, Service};
-use crate::policy::permission::is_privileged;
+use crate::registry::log_limit::log_for;
+use crate::registry::policy::permission::is_privileged;
 use crate::registry::registration::Credentials;
-use crate::report::profile_switch::Part;
+use crate::registry::report::profile_switch::Part;
 use crate::{ServiceError, sys};
 use control::{Line, LineError, Received, Request, ToService};
 use rustix::event::epoll;
@@ -79,15 +79,10 @@ impl Service {
             let who = Credentials { pid, uid, gid, namespace };
             self.make_room(who);
             let kept = if is_privileged(uid) { KEPT_LINES } else { 0 };
-            let most = self.registry.config.max_applications as usize + SPARE_LINES + kept;
+            let most = self.registry.config().max_applications as usize + SPARE_LINES + kept;
             if self.peers.len() >= most {
-                log_for!(
-                    self.registry.log_limit,
-                    self.registry.now,
-                    uid,
-                    warn,
-                    "more control connections than {most}: one is closed"
-                );
+                let (limit, now) = self.registry.log_limit();
+                log_for!(limit, now, uid, warn, "more control connections than {most}: one is closed");
                 self.closing.push((Arc::new(Line::new(fd)), uid));
                 continue;
             }
@@ -97,20 +92,19 @@ impl Service {
 
     /// Closes the oldest unregistered line of a user that has as many as it may, so that its new line can be served.
     fn make_room(&mut self, who: Credentials) {
-        let subject = self.registry.subject_of(who);
-        let most = self.registry.policy.limits(&subject).unfinished_hellos as usize;
-        let is_unfinished = |(id, peer): &(&u32, &Peer)| {
-            peer.who.uid == who.uid && !self.registry.applications.contains_key(id)
-        };
+        let most = self.registry.unfinished_hellos_most(who);
+        let is_unfinished =
+            |(id, peer): &(&u32, &Peer)| peer.who.uid == who.uid && !self.registry.is_registered(**id);
         let unfinished = || self.peers.iter().filter(is_unfinished).map(|(id, _)| *id);
         if unfinished().count() < most {
             return;
         }
         // Ids rise until 2^32 lines were accepted, so the least id is the oldest line.
         if let Some(oldest) = unfinished().min() {
+            let (limit, now) = self.registry.log_limit();
             log_for!(
-                self.registry.log_limit,
-                self.registry.now,
+                limit,
+                now,
                 who.uid,
                 warn,
                 "a user has {most} control connections that say no hello: one is closed"
@@ -145,7 +139,7 @@ impl Service {
     pub(crate) fn serve_lines(&mut self, readable: impl Iterator<Item = u32>) {
         let with_users = readable.filter_map(|id| Some((id, self.peers.get(&id)?.who.uid)));
         for id in fair(with_users) {
-            self.registry.counting.enter(Part::Requests);
+            self.registry.begin(Part::Requests);
             self.line_event(id);
             self.carry_out();
         }
@@ -186,11 +180,7 @@ impl Service {
         for done in self.helpers.finished(now) {
             match done {
                 Done::Received(id, result) => self.looked_into(id, result),
-                Done::Sealed(region) => {
-                    if let Some(pair) = self.registry.pairs.get_mut(region) {
-                        pair.note_sealed();
-                    }
-                }
+                Done::Sealed(region) => self.registry.note_sealed(region),
                 Done::Policy(asker, rules) => {
                     let answer = self.registry.put_in_force(rules);
                     if let Some(asker) = asker {
@@ -257,7 +247,7 @@ impl Service {
         self.accept(LAST_ACCEPTS);
         let ids: Vec<u32> = self.peers.keys().copied().collect();
         for id in ids {
-            self.registry.applications.remove(&id);
+            self.registry.forget(id);
             self.closing.extend(self.peers.remove(&id).map(|peer| (peer.line, peer.who.uid)));
         }
         self.close_lines(Instant::now());

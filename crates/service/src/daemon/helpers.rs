@@ -15,9 +15,9 @@
 mod tests;
 
 use crate::cores::wakers::{new_eventfd, write_eventfd};
-use crate::local::shown::{Shown, look};
-use crate::policy::{Rule, Source};
-use crate::process::fd_liveness::{Alive, Watched};
+use crate::registry::local::shown::{Shown, look};
+use crate::registry::policy::{Rule, Source};
+use crate::registry::process::fd_liveness::{Alive, Watched};
 use crate::sys;
 use control::{Line, LineError, Received, Request, ToService};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};

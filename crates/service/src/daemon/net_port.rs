@@ -3,7 +3,7 @@
 use crate::ServiceError;
 use crate::config::values::{Cores, Mac, PortKind};
 use crate::config::{Config, Link};
-use crate::scaling::first_table;
+use crate::registry::scaling::first_table;
 use base::Instant;
 use port::{Batch, Capabilities, FaultRates, Faults, Lent, PacketBuf, Port, Stats, Steering, Wait};
 use port_packet::{PacketError, PacketOptions};

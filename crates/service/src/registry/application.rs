@@ -1,6 +1,6 @@
 //! The service's data about one registered process.
 
-use crate::report::statistics::Process;
+use crate::registry::report::statistics::Process;
 use control::KernelReason;
 use std::collections::{BTreeSet, VecDeque};
 

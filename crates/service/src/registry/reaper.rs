@@ -1,15 +1,15 @@
 //! Ends of sockets, applications and regions. Sockets of a dead process are closed as Linux would close them, and their peers are told at
 //! once.
 
-use crate::channels::OWNER;
 use crate::cores::{Command, RELAY_CORE};
-use crate::listen::direct::InUse;
-use crate::local::port_need::note_order;
-use crate::memory::pairs::PairRegion;
-use crate::memory::region::{AppRegion, Use};
-use crate::memory::slot_key::SlotKey;
 use crate::registry::application::Application;
+use crate::registry::channels::OWNER;
 use crate::registry::family::Family;
+use crate::registry::listen::direct::InUse;
+use crate::registry::local::port_need::note_order;
+use crate::registry::memory::pairs::PairRegion;
+use crate::registry::memory::region::{AppRegion, Use};
+use crate::registry::memory::slot_key::SlotKey;
 use crate::registry::output::Output;
 use crate::registry::{Answer, Registry};
 use control::Push;

@@ -3,11 +3,11 @@
 use super::linux::End;
 use super::walk::Walk;
 use super::world::World;
-use crate::listen::origin::Origin;
-use crate::memory::connection::Stage;
-use crate::memory::region::Use;
-use crate::memory::slot_key::SlotKey;
 use crate::registry::Registry;
+use crate::registry::listen::origin::Origin;
+use crate::registry::memory::connection::Stage;
+use crate::registry::memory::region::Use;
+use crate::registry::memory::slot_key::SlotKey;
 use shm::half_flags::{FIN, RELEASED, RESET};
 use std::collections::HashMap;
 

@@ -1,0 +1,166 @@
+//! The data of `towpath explain`: every socket and what it waits for, and each application's kernel sockets by inode.
+
+use crate::registry::Registry;
+use crate::registry::application::Application;
+use crate::registry::memory::connection::Stage;
+use crate::registry::report::bottleneck::{self, Limit, Numbers};
+use crate::registry::report::{Socket, Viewer};
+use crate::registry::scaling::report::Totals;
+use control::{KernelReason, TcpInfo};
+use queue::Ring;
+use serde::Serialize;
+use shm::Half;
+use shm::application_flags::{HOLD, NODELAY};
+use shm::half_flags::{FIN, WANT_SPACE};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Fields of a socket in `towpath explain` beyond those of `towpath ss`: what limits the socket, and the numbers behind that.
+#[derive(Debug, Serialize)]
+pub struct Detail<'a> {
+    /// The reason why the socket waits.
+    pub limited_by: Limit,
+    /// Bytes written and not sent.
+    pub unsent: u64,
+    /// Bytes sent and not acknowledged.
+    pub in_flight: u64,
+    /// Bytes that the peer's receive window still allows.
+    pub peer_window: u64,
+    /// Size in bytes of the ring that the program writes into now; 0: it has not written yet.
+    pub ring: u64,
+    /// Process number of the program at the other end, when it is registered here.
+    pub peer_pid: Option<i32>,
+    /// Command of the program at the other end.
+    pub peer_process: Option<&'a str>,
+    /// User of the program at the other end; decides whether the viewer sees it.
+    #[serde(skip)]
+    pub peer_uid: Option<u32>,
+    /// Why a connection over the port goes by channel or by plain TCP; `None`: the service has no channels.
+    pub channel: Option<String>,
+    /// The class that the socket, or the configuration, asks for, and by what; `None`: its behaviour decides.
+    pub class: Option<String>,
+    /// The numbers of `TCP_INFO`, for a connection over the port.
+    pub info: Option<TcpInfo>,
+}
+
+/// One application of `towpath explain`.
+#[derive(Debug, Serialize)]
+struct Explained<'a> {
+    pid: i32,
+    process: &'a str,
+    uid: u32,
+    fallen_back: u64,
+    /// Its kernel sockets: the reason by inode.
+    kernel: BTreeMap<u64, KernelReason>,
+}
+
+impl<'a> Explained<'a> {
+    fn of(a: &'a Application) -> Self {
+        Self {
+            pid: a.pid,
+            process: &a.process.process,
+            uid: a.uid,
+            fallen_back: a.process.fallen_back,
+            // The last of several entries with one inode counts.
+            kernel: a.fallen.iter().map(|(inode, reason)| (*inode, *reason)).collect(),
+        }
+    }
+}
+
+/// The whole answer to `towpath explain`.
+#[derive(Debug, Serialize)]
+pub struct Explanation<'a> {
+    applications: Vec<Explained<'a>>,
+    sockets: Vec<Socket<'a>>,
+    /// Cores, and how packets come to them; `None`: there is one core.
+    cores: Option<Totals>,
+}
+
+impl Registry {
+    /// Answers `Report::Explain`: the processes and sockets that `viewer` may see.
+    pub fn explanation(&self, viewer: Viewer) -> Explanation<'_> {
+        let seen = self.applications.values().filter(|a| viewer.sees(a.uid));
+        let mut applications: Vec<_> = seen.map(Explained::of).collect();
+        applications.sort_by_key(|a| a.pid);
+        let mut sockets = self.sockets(true, viewer);
+        sockets.retain(|socket| viewer.sees(socket.uid));
+        Explanation { applications, sockets, cores: self.scaling.totals_of_several(self.cores.len()) }
+    }
+}
+
+impl<'a> Detail<'a> {
+    /// A detail in which only the limit is known.
+    pub fn of(limited_by: Limit) -> Self {
+        Self {
+            limited_by,
+            unsent: 0,
+            in_flight: 0,
+            peer_window: 0,
+            ring: 0,
+            peer_pid: None,
+            peer_process: None,
+            peer_uid: None,
+            channel: None,
+            class: None,
+            info: None,
+        }
+    }
+}
+
+/// Size in bytes of the larger ring that this end lends.
+fn ring_of(half: &Half) -> u64 {
+    let rings = half.ring.iter().filter_map(|word| Ring::parse(word.load(Relaxed), u64::MAX).ok());
+    rings.map(Ring::size).max().unwrap_or(0)
+}
+
+/// The detail of one end of a connection through shared memory.
+pub fn of_shared<'a>(stage: Stage, own: &Half, peer: &Half, queued: u64, unread: u64) -> Detail<'a> {
+    let wants_space = queued > 0 && own.flags.load(Relaxed) & WANT_SPACE != 0;
+    let limited_by = match stage {
+        Stage::Pending => Limit::Handshake,
+        _ if own.flags.load(Relaxed) & peer.flags.load(Relaxed) & FIN != 0 => Limit::Closing,
+        _ => bottleneck::of_shared(&Numbers { queued, unread, wants_space, ..Numbers::default() }),
+    };
+    Detail { in_flight: queued, ring: ring_of(own), ..Detail::of(limited_by) }
+}
+
+/// The detail of a connection over the port. `halves` are the service's and the application's.
+pub fn of_flow<'a>(
+    state: slowpath::State,
+    halves: Option<(&Half, &Half)>,
+    info: Option<TcpInfo>,
+) -> Detail<'a> {
+    use slowpath::State::{CloseWait, Established, SynReceived, SynSent};
+    let (Some((service, app)), Some(info)) = (halves, info) else {
+        let opening = matches!(state, SynSent | SynReceived);
+        return Detail::of(if opening { Limit::Handshake } else { Limit::Closing });
+    };
+    let load = |word: &std::sync::atomic::AtomicU64| word.load(Relaxed);
+    let (flags, extra) = (app.flags.load(Relaxed), load(&app.extra));
+    let numbers = Numbers {
+        unread: load(&service.tx_head).saturating_sub(load(&app.rx_tail)),
+        queued: load(&app.tx_head).saturating_sub(load(&service.rx_tail)),
+        unsent: u64::from(info.notsent_bytes),
+        peer_window: u64::from(info.snd_wnd),
+        congestion_window: u64::from(info.snd_cwnd) * u64::from(info.snd_mss),
+        own_window: u64::from(info.rcv_wnd),
+        segment: u64::from(info.snd_mss),
+        timeouts: info.retransmits,
+        wants_space: flags & WANT_SPACE != 0,
+        no_delay: extra & NODELAY != 0,
+        is_corked: extra & HOLD != 0,
+    };
+    let limited_by = match state {
+        Established | CloseWait => bottleneck::of_flow(&numbers),
+        _ if numbers.queued > 0 || numbers.unread > 0 => bottleneck::of_flow(&numbers),
+        _ => Limit::Closing,
+    };
+    Detail {
+        unsent: numbers.unsent,
+        in_flight: numbers.queued.saturating_sub(numbers.unsent),
+        peer_window: numbers.peer_window,
+        ring: ring_of(app),
+        info: Some(info),
+        ..Detail::of(limited_by)
+    }
+}
