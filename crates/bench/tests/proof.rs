@@ -1,8 +1,6 @@
 //! A number of Towpath counts only when the service itself says that the connections were accelerated. Here a script
 //! stands for `towpath`: it runs programs on the kernel, and its service says that it accepted nothing, or everything.
 
-#![allow(clippy::unwrap_used)] // a test file: its helpers panic like its tests
-
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;

@@ -1,7 +1,5 @@
 //! The spikes as a user runs them: they end, start and stop their own processes, and print the common form.
 
-#![allow(clippy::unwrap_used)] // a test file: its helpers panic like its tests
-
 use serde_json::Value;
 use std::process::{Command, Output};
 

@@ -1,10 +1,7 @@
 //! One suite for both machines: the random programs of `ccp-vm`'s tests run on its machine and on the kernel's, which the kernel runs for the
 //! test (`BPF_PROG_TEST_RUN`). Registers, decisions, reports and faults must be the same. Skipped where programs cannot be loaded.
-#![cfg(feature = "load")]
 
-#[path = "../../ccp-vm/tests/random.rs"]
-mod random;
-
+use crate::random;
 use ccp_vm::{Event, Fault, Instruction, Invocation, Machine, Program, REPORTS_MAX, Signals};
 use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, ProgramInput};
 use proptest::prelude::*;

@@ -1,13 +1,9 @@
 //! Flows of the kernel in two namespaces over a pair of interfaces: agents give them programs, algorithms change under them, agents and the
 //! user-space half die. The test starts itself again inside the namespaces (`ip netns exec`), once for each part. Skipped without root, or
 //! where programs cannot be loaded.
-#![cfg(feature = "load")]
 
-#[path = "flows/agent.rs"]
 mod agent;
-#[path = "flows/roles.rs"]
 mod roles;
-#[path = "flows/stage.rs"]
 mod stage;
 
 use agent::Agent;

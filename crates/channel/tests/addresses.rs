@@ -1,18 +1,14 @@
 //! Peers with several addresses: channels of a session go over all of them, and an address that dies takes no socket with it.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on panics.
-
-mod support;
-
+use crate::support::apps::{ACCEPTS, Outcome, Plan};
+use crate::support::lossy::{Weather, address, address_on};
+use crate::support::scene::Sink;
+use crate::support::world::World;
 use base::{Duration, Instant};
 use channel::limits::DEAD_AFTER;
 use channel::session::{Ended, Session};
 use channel::{ChannelId, Class, Config, Hub, Lane, SessionId, Sharing};
 use std::net::IpAddr;
-use support::apps::{ACCEPTS, Outcome, Plan};
-use support::lossy::{Weather, address, address_on};
-use support::scene::Sink;
-use support::world::World;
 
 const FINE: Weather =
     Weather { delay_max: Duration::from_us(100), capacity: 1 << 20, create_fails: 0, is_cut: false };

@@ -1,10 +1,6 @@
 //! A million frames between two sessions, and not one allocation.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on panics.
-
-#[path = "../../fastpath/tests/counting/mod.rs"]
-mod counting;
-
+use crate::counting;
 use base::{Duration, Instant};
 use channel::bytes::{Input, Room};
 use channel::open::Open;

@@ -1,7 +1,5 @@
 //! The de-framer finds the same frames however the bytes are split, and any bytes are frames or a violation.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on panics.
-
 use channel::bytes::Input;
 use channel::deframer::{Deframer, Item};
 use channel::frame::{HEADER_LEN, Header, Kind};

@@ -1,18 +1,13 @@
 //! A peer that opens as many virtual sockets as a service takes by default, and more, and fills what each may keep: the memory is bounded, and it
 //! comes back.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on panics.
-
-#[path = "../../fastpath/tests/counting/mod.rs"]
-mod counting;
-mod support;
-
+use crate::counting;
+use crate::support::scene::{Scene, bare, frame, open};
 use channel::frame::Kind;
 use channel::limits::{INTERVALS_MAX, SOCKETS_MAX_DEFAULT};
 use channel::session::{ECONNREFUSED, Ended};
 use channel::violation::Violation;
 use channel::{Config, Hub};
-use support::scene::{Scene, bare, frame, open};
 
 /// OPENs in one piece: each piece has the hub's invariants checked, which looks at every socket.
 const PIECE: u32 = 8_192;

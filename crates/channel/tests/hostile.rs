@@ -1,9 +1,6 @@
 //! A peer that breaks the rules: its session ends with a reason, what the hub keeps stays bounded, and other sessions go on.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on panics.
-
-mod support;
-
+use crate::support::scene::{PEER, SOCKETS_MAX, Scene, WINDOW, bare, frame, open};
 use base::{Duration, Seed};
 use channel::frame::{Goaway, Kind};
 use channel::hello::{Hello, Step};
@@ -17,7 +14,6 @@ use channel::session::{ECONNREFUSED, Ended};
 use channel::violation::{Refusal, Rejection, Violation};
 use channel::{ChannelId, Config, Hub, News};
 use std::net::IpAddr;
-use support::scene::{PEER, SOCKETS_MAX, Scene, WINDOW, bare, frame, open};
 
 #[test]
 fn each_breach_ends_the_session_with_its_reason() {

@@ -1,16 +1,12 @@
 //! Two services over bad networks, thousands of seeds. Each byte comes once and in order, none beyond its credit, none of another socket;
 //! nothing is left over. SEED and SEEDS choose others; a failure names its seed.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on panics.
-
-mod support;
-
+use crate::support::lossy::{Weather, address_on};
+use crate::support::world::World;
 use base::{Duration, Seed};
 use channel::Config;
 use channel::scheduler::Policy;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use support::lossy::{Weather, address_on};
-use support::world::World;
 
 /// What a run does to the two services beside their work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,8 +109,9 @@ fn many(trouble: Trouble, count: u64) {
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
     failed.sort_unstable();
-    let again =
-        failed.first().map(|seed| format!("SEED={seed} SEEDS=1 cargo test -p towpath-channel --test model"));
+    let again = failed
+        .first()
+        .map(|seed| format!("SEED={seed} SEEDS=1 cargo test -p towpath-channel --test all model::"));
     assert!(failed.is_empty(), "{trouble:?}: seeds {failed:?} fail; replay: {}", again.unwrap_or_default());
 }
 

@@ -1,8 +1,6 @@
 //! The two ends of a dead channel learn of its death at different times. One end repeats at once what it has no answer to; the other still
 //! answers over the dead channel, and forgets the socket. Then it must have the first end repeat once more.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on panics.
-
 use base::{Duration, Instant};
 use channel::bytes::{Input, Room};
 use channel::frame::{Goaway, Header, Kind};

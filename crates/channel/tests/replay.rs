@@ -1,12 +1,8 @@
 //! The seeds of the fuzz target `channel_frames`, as an ordinary test: each shape of session, what the fuzzer has kept, and random changes of it.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on panics.
-
-mod support;
-
+use crate::support::replay::replay;
 use base::Seed;
 use std::path::{Path, PathBuf};
-use support::replay::replay;
 
 /// Says which seed file a test was at when it panicked.
 struct At(PathBuf);

@@ -1,18 +1,14 @@
 //! What sessions of two whole services do in named situations.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on panics.
-
-mod support;
-
+use crate::support::apps::{ACCEPTS, Outcome, Plan, REFUSES};
+use crate::support::lossy::{Weather, address};
+use crate::support::world::World;
 use base::{Duration, Instant};
 use channel::hub::Over;
 use channel::limits::{DEAD_AFTER, IDLE_TIME, PING_AFTER, RECONNECT_TIME};
 use channel::session::{Counters, ECONNRESET, Ended, Session};
 use channel::violation::Refusal;
 use channel::{Class, Config, Lane, SessionId, Sharing};
-use support::apps::{ACCEPTS, Outcome, Plan, REFUSES};
-use support::lossy::{Weather, address};
-use support::world::World;
 
 const FINE: Weather =
     Weather { delay_max: Duration::from_us(100), capacity: 1 << 20, create_fails: 0, is_cut: false };

@@ -1,16 +1,12 @@
 //! Each frame in each stage of a virtual socket's life: what the caller is told, what is answered, and what ends the session.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on panics.
-
-mod support;
-
+use crate::support::scene::{PEER, Scene, WINDOW, bare, frame, open};
 use channel::frame::{Goaway, HEADER_LEN, Header, Kind};
 use channel::hello::{CONGESTED, Step};
 use channel::lane::{Class, Lane, Sharing};
 use channel::session::Ended;
 use channel::violation::Violation;
 use channel::{ChannelId, News};
-use support::scene::{PEER, Scene, WINDOW, bare, frame, open};
 
 /// What a frame brings about.
 #[derive(PartialEq, Eq, Debug)]

@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod accurate_ecn;
+mod allocation;
 mod bursts;
 mod cork;
+mod counting;
 mod flows;
 mod harness;
 mod heads;

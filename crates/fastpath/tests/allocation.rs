@@ -1,12 +1,8 @@
 //! A million packets through a core, and not one allocation.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on panics.
-
-mod counting;
-mod harness;
-
+use crate::counting;
+use crate::harness::{Host, MAC_A, MAC_B, config, endpoints, install};
 use base::{Duration, Instant};
-use harness::{Host, MAC_A, MAC_B, config, endpoints, install};
 use port::Capabilities;
 use port_memory::{LinkOptions, link};
 

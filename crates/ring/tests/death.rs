@@ -1,15 +1,17 @@
 //! The service ends: every call of a ring says so, and none hangs.
-#![allow(clippy::unwrap_used, missing_docs)]
 
-mod common;
-
-use common::{PATIENCE, daemon};
+use crate::alone::alone;
+use crate::common::{PATIENCE, daemon};
 use ring::{ConnectOptions, Error, Kind, ListenOptions, Options, Service};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Instant;
 
 #[test]
 fn after_the_end_of_the_service_every_call_names_the_cause() {
+    alone("death::after_the_end_of_the_service_every_call_names_the_cause", check);
+}
+
+fn check() {
     let mut daemon = daemon();
     let options = Options { control: Some(daemon.control.clone()), ..Options::default() };
     let service = Service::open(options.clone()).unwrap();

@@ -1,9 +1,6 @@
 //! The examples, with ordinary clients.
-#![allow(clippy::unwrap_used, missing_docs)]
 
-mod common;
-
-use common::{has, kv, output, service, service_with};
+use crate::common::{Place, built, has, kv, output, service, service_with};
 use service::{Options, Sharing};
 use std::path::Path;
 use std::process::Command;
@@ -40,7 +37,7 @@ fn kv_answers_redis_cli() {
 #[test]
 fn kv_speaks_memcacheds_text_protocol_at_its_second_address() {
     let place = service();
-    let program = common::built().join("examples/kv");
+    let program = built().join("examples/kv");
     let mut server = place.start(Command::new(program).args(["127.0.0.1:0", "127.0.0.1:0"]));
     let port = server.next_address().port().to_string();
     let client = place.compile("says");
@@ -73,7 +70,7 @@ fn kv_serves_redis_benchmark_with_pipelines_and_many_connections() {
 }
 
 /// Asks an `http` server by an ordinary client: what comes back until the server ends the connection.
-fn ask_http(place: &common::Place, client: &Path, port: &str, requests: &str) -> String {
+fn ask_http(place: &Place, client: &Path, port: &str, requests: &str) -> String {
     output(place.ordinary(client).args([port, requests]))
 }
 
@@ -83,7 +80,7 @@ fn http_serves_pipelines_and_refuses_what_is_no_request() {
     let folder = place.folder.path().join("files");
     std::fs::create_dir(&folder).unwrap();
     std::fs::write(folder.join("a.txt"), "a file").unwrap();
-    let program = common::built().join("examples/http");
+    let program = built().join("examples/http");
     let start = |patience_ms: &str| {
         place.start(Command::new(&program).arg("127.0.0.1:0").arg(&folder).arg(patience_ms))
     };

@@ -1,9 +1,7 @@
 //! What a ring hears when every place for a connection is taken, and that a place which is given back can be used again.
-#![allow(clippy::unwrap_used, missing_docs)]
 
-mod common;
-
-use common::{PATIENCE, service_with};
+use crate::alone::alone;
+use crate::common::{PATIENCE, service_with};
 use ring::{ConnectOptions, Error, Event, Handle, Kind, ListenOptions, Options, Ring, Service};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Instant;
@@ -49,6 +47,10 @@ fn one(ring: &mut Ring, address: SocketAddr) -> Result<[Handle; 2], String> {
 
 #[test]
 fn a_full_ring_names_the_limit_and_its_connections_go_on() {
+    alone("full::a_full_ring_names_the_limit_and_its_connections_go_on", check);
+}
+
+fn check() {
     let place = service_with(service::Options { region_slots: Some(SLOTS), ..service::Options::default() });
     let options = Options { control: Some(place.control.clone()), ..Options::default() };
     let mut ring = Service::open(options).unwrap().ring().unwrap();

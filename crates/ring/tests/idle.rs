@@ -1,12 +1,9 @@
 //! What idle connections cost: bytes that the library has allocated for them, counted by this program's allocator. The service runs in
 //! another thread: its bytes do not count.
-#![allow(clippy::unwrap_used, missing_docs)]
 
-mod common;
-#[path = "../../fastpath/tests/counting/mod.rs"]
-mod counting;
-
-use common::{PATIENCE, service_with};
+use crate::alone::alone;
+use crate::common::{PATIENCE, service_with};
+use crate::counting;
 use ring::{ConnectOptions, Event, Kind, ListenOptions, Options, Ring, Service};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Instant;
@@ -31,6 +28,10 @@ fn look(ring: &mut Ring, events: &mut Vec<Event>, [connected, accepted]: &mut [u
 
 #[test]
 fn a_ring_takes_few_bytes_for_each_idle_connection() {
+    alone("idle::a_ring_takes_few_bytes_for_each_idle_connection", check);
+}
+
+fn check() {
     let more = service::Options { region_slots: Some(16_384), ..service::Options::default() };
     let place = service_with(more);
     let options = Options { control: Some(place.control.clone()), ..Options::default() };
@@ -56,6 +57,6 @@ fn a_ring_takes_few_bytes_for_each_idle_connection() {
     }
     assert_eq!(ring.len(), 2 * PAIRS as usize + 1);
     let each = (counting::bytes() - before) / i64::from(2 * (PAIRS - AT_ONCE));
-    println!("{each} bytes for each end of {PAIRS} connections");
+    eprintln!("{each} bytes for each end of {PAIRS} connections");
     assert!(each <= BYTES_MOST, "{each} bytes for each");
 }

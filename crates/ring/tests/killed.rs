@@ -1,9 +1,7 @@
 //! The service is killed while a program is in its calls: the next call says so, and none hangs.
-#![allow(clippy::unwrap_used, missing_docs)]
 
-mod common;
-
-use common::{PATIENCE, daemon};
+use crate::alone::alone;
+use crate::common::{PATIENCE, daemon};
 use ring::{ConnectOptions, Error, Event, Kind, ListenOptions, Options, Ring, Service};
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -53,6 +51,10 @@ fn busy(ring: &mut Ring, calls: &AtomicU32) -> Result<(), Error> {
 /// The service is killed in the middle of whatever call the program is in, again and again.
 #[test]
 fn a_service_that_dies_in_a_call_leaves_an_error_that_says_so() {
+    alone("killed::a_service_that_dies_in_a_call_leaves_an_error_that_says_so", check);
+}
+
+fn check() {
     let mut daemon = daemon();
     for round in 0..12 {
         let options = Options { control: Some(daemon.control.clone()), ..Options::default() };

@@ -1,9 +1,6 @@
 //! A ring over a port: a TAP interface in a network namespace of its own, with the kernel at its other end. Needs root; skipped elsewhere.
-#![allow(clippy::unwrap_used, missing_docs)]
 
-mod common;
-
-use common::{built, compile_to, output};
+use crate::common::{built, compile_to, output};
 use std::process::Command;
 
 /// Started inside the namespace with: the programs' folder, a folder for files, the client.

@@ -1,13 +1,15 @@
 //! A service that refuses a program says why, and the program hears it.
-#![allow(clippy::unwrap_used, missing_docs)]
 
-mod common;
-
-use common::service_with;
+use crate::alone::alone;
+use crate::common::service_with;
 use ring::{Error, Options, Service};
 
 #[test]
 fn a_refused_registration_names_the_reason() {
+    alone("refused::a_refused_registration_names_the_reason", check);
+}
+
+fn check() {
     let place = service_with(service::Options { max_applications: Some(1), ..service::Options::default() });
     let first = place.example("echo");
     let options = Options { control: Some(place.control.clone()), ..Options::default() };

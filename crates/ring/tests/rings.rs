@@ -1,9 +1,6 @@
 //! Rings with rings, and with ordinary servers, as peers.
-#![allow(clippy::unwrap_used, missing_docs)]
 
-mod common;
-
-use common::{PATIENCE, Place, service};
+use crate::common::{PATIENCE, Place, service};
 use ring::{ConnectOptions, Counters, Error, Event, Handle, Kind, ListenOptions, Options, Ring, Service};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! A service of another version refuses the library, and a program hears which versions the two have. What speaks otherwise is no service.
-#![allow(clippy::unwrap_used, missing_docs)]
 
+use crate::alone::alone;
 use control::{Line, Reply, Request, ToApplication, ToService};
 use ring::{Error, Options, Service};
 use rustix::fd::OwnedFd;
@@ -27,6 +27,10 @@ fn answer_once(listener: &OwnedFd, answer: impl FnOnce(&Line, ToService)) {
 
 #[test]
 fn a_service_of_another_version_is_named() {
+    alone("version::a_service_of_another_version_is_named", check);
+}
+
+fn check() {
     let folder = tempfile::tempdir().unwrap();
     let control = folder.path().join("control.sock");
     let listener = listener(&control);

@@ -1,7 +1,5 @@
 //! Agents of crate `ccp-agent` over simulated hosts: their handlers run in virtual time, and a mistake of one flow is that flow's alone.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-
 use base::{Duration, Instant};
 use ccp_agent::{Agent, Algorithm, Datapath, Failure, Flow, FlowInfo, Outcome, Report, What};
 use congestion::Algorithm as BuiltIn;

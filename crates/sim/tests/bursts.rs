@@ -1,7 +1,5 @@
 //! Bursts of segments that no peer sends again, at a host whose slow path is slower than its core: nothing of them is lost.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-
 use base::{Duration, Instant};
 use fastpath::Cause;
 use sim::{Errno, Fd, Host, HostConfig, Leftovers};

@@ -1,7 +1,5 @@
 //! The corpus of the fuzz target `tcp_segments`, and as many random strings as CI has time for.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-
 use base::Seed;
 use sim::directed::{Outcome, run};
 use std::path::Path;
@@ -62,7 +60,7 @@ fn random_segments_do_no_harm() {
     let first = std::env::var("SEED").map_or(0, |seed| seed.parse().unwrap());
     for seed in first..first + STRINGS {
         if let Err(what) = run(&string(seed)) {
-            panic!("SEED={seed} cargo test -p towpath-sim --test directed: {what}");
+            panic!("{what}\nreplay: SEED={seed} cargo test -p towpath-sim --test all directed::");
         }
     }
 }

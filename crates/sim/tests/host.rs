@@ -1,7 +1,5 @@
 //! Two hosts on a wire, mostly without delay: the calls of sockets do what Linux's do.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-
 use base::{Duration, Instant};
 use sim::{Errno, Fd, Host, HostConfig, Leftovers};
 use std::collections::VecDeque;

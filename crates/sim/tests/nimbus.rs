@@ -1,7 +1,5 @@
 //! Nimbus beside others at one bottleneck, over the real stack: flows that react to its pulses (Cubic), and traffic that does not.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-
 use base::{Duration, Instant, Seed};
 use ccp_agent::{Agent, Event};
 use ccp_algorithms::nimbus::Nimbus;

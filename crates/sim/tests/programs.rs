@@ -1,7 +1,5 @@
 //! Flows with programs over simulated links: a program that is wise gets its share, and reports tell all that happened.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-
 use base::Duration;
 use ccp_vm::{Builder, Flag, Primitive, Source, Variable};
 use link::LinkConfig;

@@ -1,11 +1,7 @@
 //! Every signal that a program gets, against a recomputation from the capture of the run: by segment and by acknowledgement, as Linux counts,
 //! without anything that the fast path knows.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-
-#[path = "signals/compare.rs"]
 mod compare;
-#[path = "signals/model.rs"]
 mod model;
 
 use base::{Duration, Instant};

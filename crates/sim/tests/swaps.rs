@@ -1,8 +1,6 @@
 //! Live flows get another of three algorithms from their agent each 100 ms: no byte is wrong, and no flow stands still for longer than one
 //! retransmission timeout.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-
 use base::{Duration, Instant, Seed};
 use ccp_agent::{Agent, Algorithm, Datapath, Failure, Flow, FlowInfo, Outcome, Report};
 use ccp_algorithms::{cubic::Cubic, reno::Reno, vegas::Vegas};

@@ -581,7 +581,7 @@ fn a_peer_stopped_for_a_minute_is_asked_ever_more_rarely_and_the_flow_goes_on() 
     assert!(hosts.iter().flat_map(|host| &host.ends).all(|how| *how == How::Finished));
 }
 
-/// More seeds than every run of the tests can afford: `cargo test -p towpath-slowpath --test stacks -- --ignored`.
+/// More seeds than every run of the tests can afford: `cargo test -p towpath-slowpath --test all stacks:: -- --ignored`.
 #[test]
 #[ignore = "3,000 seeds take 15 seconds"]
 fn soak() {

@@ -1,11 +1,7 @@
 //! `towpath bench` as a user runs it, very short: every measurement gives rows in the common form for Towpath and for its peers,
 //! and gives none of Towpath that Towpath's own counters do not vouch for.
-#![allow(clippy::unwrap_used)] // a test file: its helpers panic like its tests
 
-#[path = "../../preload/tests/common/mod.rs"]
-mod common;
-
-use common::library;
+use crate::common::library;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};

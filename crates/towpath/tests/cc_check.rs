@@ -1,7 +1,5 @@
 //! `towpath cc check` as a person runs it.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, Output};

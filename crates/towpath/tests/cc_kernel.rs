@@ -4,12 +4,8 @@
 //! ```text
 //!   agent -- `towpath cc kernel up` -- the kernel: flows of this process over lo, from 10.77.0.1 and fd77::1
 //! ```
-#![cfg(feature = "kernel")]
-#![allow(clippy::unwrap_used, clippy::print_stdout)] // a test file: its helpers panic like its tests
 
-#[path = "cc_kernel/flow.rs"]
 mod flow;
-#[path = "cc_kernel/place.rs"]
 mod place;
 
 use flow::Flow;
@@ -17,7 +13,7 @@ use place::{Place, in_namespace};
 use rustix::process::Signal;
 
 /// The name of the test that plays `ROLE`.
-const ROLE_TEST: &str = "role";
+const ROLE_TEST: &str = "cc_kernel::role";
 
 #[test]
 #[ignore = "what the other tests start in a namespace, or as an agent"]

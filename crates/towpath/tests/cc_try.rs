@@ -1,7 +1,5 @@
 //! `towpath cc try` and `cc replay` as a person runs them.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test that cannot go on panics")]
-
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

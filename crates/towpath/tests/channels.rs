@@ -1,11 +1,7 @@
 //! Two services in two network namespaces, joined by a veth pair, and ordinary programs over channels between them. Needs root, `ip` and
 //! `python3`; elsewhere each test says that it is skipped.
-#![allow(clippy::unwrap_used, clippy::print_stdout)] // a test file: its helpers panic like its tests
 
-#[path = "../../preload/tests/common/mod.rs"]
-mod common;
-
-use common::library;
+use crate::common::library;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::path::Path;

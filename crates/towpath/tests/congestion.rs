@@ -5,15 +5,9 @@
 //!   program -- service -- cc-left === towpath link === cc-right 10.80.0.2 -- kernel -- this process
 //!   agent   -----'  10.80.0.3
 //! ```
-#![allow(clippy::unwrap_used, clippy::print_stdout)] // a test file: its helpers panic like its tests
 
-#[path = "congestion/agent.rs"]
 mod agent;
-#[path = "congestion/agents.rs"]
 mod agents;
-#[path = "../../preload/tests/common/mod.rs"]
-mod common;
-#[path = "congestion/place.rs"]
 mod place;
 
 use ccp_wire::{Fields, Message};
@@ -25,7 +19,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The name of the test that plays `ROLE`.
-const ROLE_TEST: &str = "role";
+const ROLE_TEST: &str = "congestion::role";
 
 /// Runs the role in a namespace of its own, or says why not.
 fn in_namespace(role: &str) {
@@ -33,10 +27,7 @@ fn in_namespace(role: &str) {
     if !may.is_ok_and(|status| status.success()) || !Path::new("/dev/net/tun").exists() {
         return println!("skipped: needs root, network namespaces and /dev/net/tun");
     }
-    let mut command = Command::new("unshare");
-    command.args(["-n", "-m"]).arg(std::env::current_exe().unwrap());
-    command.args(["--exact", ROLE_TEST, "--ignored", "--nocapture"]).env("ROLE", role);
-    assert!(command.status().unwrap().success(), "{role}");
+    crate::role::play_in_namespace(ROLE_TEST, role);
 }
 
 #[test]

@@ -1,11 +1,7 @@
 //! Groups of flows that move between the cores of a running service while its connections carry bytes: over a TAP that is steered, over one that
 //! is not, and over packet sockets. Needs root, `ip` and `python3`; elsewhere each test says that it is skipped.
-#![allow(clippy::unwrap_used, clippy::print_stdout)] // a test file: its helpers panic like its tests
 
-#[path = "../../preload/tests/common/mod.rs"]
-mod common;
-#[path = "cores/world.rs"]
-mod world;
+pub mod world;
 
 use base::Seed;
 use rustix::net::{AddressFamily, SocketType};

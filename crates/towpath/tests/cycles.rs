@@ -1,10 +1,6 @@
 //! `towpath stat --cycles` as a user runs it: a program through Towpath, and where its time and the service's went.
-#![allow(clippy::unwrap_used)] // a test file: its helpers panic like its tests
 
-#[path = "../../preload/tests/common/mod.rs"]
-mod common;
-
-use common::library;
+use crate::common::library;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

@@ -1,11 +1,7 @@
 //! Each row of `docs/privileges.md` by a service that starts with the capabilities of its features and no others: what it has left once it
 //! serves, in every thread, and that a connection works. Needs root and network namespaces.
-#![allow(clippy::unwrap_used, clippy::print_stdout)] // a test file: its helpers panic like its tests
 
-#[path = "../../preload/tests/common/mod.rs"]
-mod common;
-
-use common::library;
+use crate::common::library;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{
     CapabilitySet, LinkNameSpaceType, move_into_link_name_space, remove_capability_from_bounding_set,
@@ -31,7 +27,7 @@ struct Namespace(String);
 impl Namespace {
     /// `None` where this process may not make one.
     fn new(name: &str) -> Option<Self> {
-        let name = format!("twp-{name}-{}", std::process::id());
+        let name = format!("twp-may-{name}-{}", std::process::id());
         let made = Command::new("ip").args(["netns", "add", &name]).output();
         made.is_ok_and(|made| made.status.success()).then_some(Self(name))
     }

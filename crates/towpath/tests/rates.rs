@@ -1,18 +1,12 @@
 //! Rates of the policy file, from the file to the wire: programs send as much as they can to the kernel's TCP over a TAP. Needs root, `ip` and `python3`;
 //! elsewhere each test says that it is skipped.
-#![allow(clippy::unwrap_used, clippy::print_stdout)] // a test file: its helpers panic like its tests
 
-#[path = "../../preload/tests/common/mod.rs"]
-mod common;
-#[path = "cores/world.rs"]
-mod world;
-
+use crate::cores::world::{PATIENCE, TAP, World};
 use rustix::thread::CapabilitySet;
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use world::{PATIENCE, TAP, World};
 
 /// The rate, bits for each second.
 const RATE: u64 = 20_000_000;

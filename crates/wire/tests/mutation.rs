@@ -1,7 +1,6 @@
 //! Fuzzing that needs no special compiler: good frames, damaged at random from a seed, through every parser.
 //!
-//! A failure names its seed. Run one seed alone with `WIRE_SEED=<n> cargo test -p towpath-wire --test mutation`.
-#![allow(missing_docs)]
+//! A failure names its seed. Run one seed alone with `WIRE_SEED=<n> cargo test -p towpath-wire --test all mutation::`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

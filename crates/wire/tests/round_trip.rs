@@ -1,5 +1,4 @@
 //! What is written is read back unchanged, for every header; and no bytes whatever make a parser panic.
-#![allow(missing_docs)]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

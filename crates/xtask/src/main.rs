@@ -19,6 +19,7 @@ mod specs;
 #[cfg(test)]
 mod tests;
 mod tuples;
+mod unrun;
 mod workspace;
 
 use std::path::PathBuf;
@@ -98,6 +99,7 @@ fn tidy(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     findings.extend(modules::check(workspace, &product));
     findings.extend(prose::check(workspace, &product));
     findings.extend(tuples::check(workspace, &product));
+    findings.extend(unrun::check(workspace, &sources));
     findings.extend(manual::check(workspace, &sources)?);
     Ok(findings)
 }

@@ -33,6 +33,10 @@ pub struct Package {
     pub target_roots: Vec<String>,
     /// Root files of its test programs, relative to the root.
     pub test_roots: Vec<String>,
+    /// Whether `cargo test` runs the tests inside its library, if it has one.
+    pub runs_tests: bool,
+    /// Whether `cargo test` runs the code in its library's documentation, if it has one.
+    pub runs_examples: bool,
 }
 
 #[cfg(test)]
@@ -46,6 +50,8 @@ impl Package {
             folder: format!("crates/{noun}"),
             target_roots: Vec::new(),
             test_roots: Vec::new(),
+            runs_tests: true,
+            runs_examples: true,
         }
     }
 }
@@ -107,6 +113,7 @@ fn parse_package(root: &Path, package: &Value) -> anyhow::Result<Package> {
     let manifest = Path::new(text(package, "manifest_path")?);
     let folder = manifest.parent().context("a manifest lies in a folder")?;
     let (mut target_roots, mut test_roots) = (Vec::new(), Vec::new());
+    let (mut runs_tests, mut runs_examples) = (true, true);
     for target in array(package, "targets")? {
         let path = relative(root, Path::new(text(target, "src_path")?))?;
         let has_kind = |kinds: &[&str]| {
@@ -114,7 +121,11 @@ fn parse_package(root: &Path, package: &Value) -> anyhow::Result<Package> {
                 array(target, "kind")?.iter().filter_map(Value::as_str).any(|kind| kinds.contains(&kind)),
             )
         };
-        if has_kind(&["lib", "rlib", "cdylib", "dylib", "staticlib", "proc-macro", "bin"])? {
+        let is_on = |key: &str| target.get(key).and_then(Value::as_bool) != Some(false);
+        if has_kind(&["lib", "rlib", "cdylib", "dylib", "staticlib", "proc-macro"])? {
+            (runs_tests, runs_examples) = (is_on("test"), is_on("doctest"));
+            target_roots.push(path);
+        } else if has_kind(&["bin"])? {
             target_roots.push(path);
         } else if has_kind(&["test"])? {
             test_roots.push(path);
@@ -127,6 +138,8 @@ fn parse_package(root: &Path, package: &Value) -> anyhow::Result<Package> {
         folder: relative(root, folder)?,
         target_roots,
         test_roots,
+        runs_tests,
+        runs_examples,
     })
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ccp_linux::Status;
 
-use crate::roles::{ANSWER, PART, PEER};
+use super::roles::{ANSWER, PART, PEER};
 
 /// A part that says nothing for so long is broken.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -111,7 +111,7 @@ impl Stage {
         let mut child = Command::new("ip")
             .args(["netns", "exec", &self.space(end)])
             .arg(test)
-            .args(["--exact", "part", "--nocapture", "--test-threads=1"])
+            .args(["--exact", "flows::part", "--nocapture", "--test-threads=1"])
             .env(PART, role)
             .env("NAME", &self.name)
             .env("FOLDER", self.folder.path())

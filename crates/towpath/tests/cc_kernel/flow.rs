@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::net::sockopt::{set_tcp_congestion, tcp_congestion};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
-use crate::place::{PATIENCE, until};
+use super::place::{PATIENCE, until};
 
 /// Sent at once, then a pause of a millisecond: enough acknowledgements, and little work.
 const PIECE: usize = 1 << 13;

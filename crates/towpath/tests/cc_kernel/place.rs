@@ -1,5 +1,6 @@
 //! One test's namespace: its addresses, the commands, the process that is up, and an agent.
 
+use super::ROLE_TEST;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -23,10 +24,7 @@ pub fn in_namespace(role: &str) {
     if !may.is_ok_and(|status| status.success()) {
         return println!("skipped: needs root, network namespaces and `ip` (iproute2)");
     }
-    let mut command = Command::new("unshare");
-    command.args(["-n", "-m"]).arg(std::env::current_exe().unwrap());
-    command.args(["--exact", crate::ROLE_TEST, "--ignored", "--nocapture"]).env("ROLE", role);
-    assert!(command.status().unwrap().success(), "{role}");
+    crate::role::play_in_namespace(ROLE_TEST, role);
 }
 
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
@@ -182,9 +180,8 @@ impl Place {
     }
 
     pub fn start_agent(&self) -> Running {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", crate::ROLE_TEST, "--ignored", "--nocapture"]);
-        command.env("ROLE", "agent").env("AGENT", self.folder().join("agent")).stdout(Stdio::null());
+        let mut command = crate::role::command(ROLE_TEST, "agent");
+        command.env("AGENT", self.folder().join("agent")).stdout(Stdio::null());
         Running(command.spawn().unwrap())
     }
 }

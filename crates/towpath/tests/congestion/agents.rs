@@ -1,8 +1,8 @@
 //! Real agents as processes: two at once, one that is stopped, and agents of another user.
 
-use crate::agent;
-use crate::place::{PATIENCE, Peer, Place, Program, as_user};
-use crate::{send, until};
+use super::agent;
+use super::place::{PATIENCE, Peer, Place, Program, as_user};
+use super::{send, until};
 use ccp_wire::{Fields, Message};
 use rustix::process::Signal;
 use std::os::unix::net::UnixDatagram;

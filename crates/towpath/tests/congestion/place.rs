@@ -1,5 +1,6 @@
 //! One test's namespace: link, service, programs, agents, and the kernel's end.
 
+use super::ROLE_TEST;
 use rustix::process::{Gid, Pid, Signal, Uid, kill_process};
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 use serde_json::Value;
@@ -241,11 +242,9 @@ impl Place {
 
     /// Starts the test's own agent at the place of that index.
     pub fn start_agent_at(&self, index: usize, what: &str) -> Running {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", crate::ROLE_TEST, "--ignored", "--nocapture"]);
+        let mut command = crate::role::command(ROLE_TEST, "agent");
         Running(
             command
-                .env("ROLE", "agent")
                 .env("AGENT", &self.agents[index])
                 .env("AGENT_THAT", what)
                 .stdout(Stdio::null())

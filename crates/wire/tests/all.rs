@@ -1,0 +1,4 @@
+//! All tests of this crate's public face as one program: a program for each file would cost its linking each time.
+
+mod mutation;
+mod round_trip;
