@@ -189,8 +189,8 @@ impl Stage {
         let ends_link = Link::veth_for([true, true])?;
         Ok(Self {
             tap,
-            veth: service_at(options, &veth_link, 0)?,
-            ends: [service_at(options, &ends_link, 0)?, service_at(options, &ends_link, 1)?],
+            veth: service_at(options, &veth_link, 0, &[])?,
+            ends: [service_at(options, &ends_link, 0, &[])?, service_at(options, &ends_link, 1, &[])?],
             tap_kernel,
             veth_link,
             _ends_link: ends_link,
@@ -227,14 +227,14 @@ impl Stage {
     }
 }
 
-/// Starts a service at that end of the link.
+/// Starts a service at that end of the link, with more flags of `towpath up`.
 ///
 /// # Errors
 /// When it does not start.
-pub fn service_at(options: &Options, link: &Link, end: usize) -> anyhow::Result<Service> {
+pub fn service_at(options: &Options, link: &Link, end: usize, flags: &[&str]) -> anyhow::Result<Service> {
     let (interface, address) = (format!("packet:{INTERFACE}"), format!("{}/24", link.addresses[end]));
     let namespace = link.namespaces[end].name();
-    Service::start(options, Port::Packet { interface: &interface, namespace, address: &address, flags: &[] })
+    Service::start(options, Port::Packet { interface: &interface, namespace, address: &address, flags })
 }
 
 #[cfg(test)]

@@ -232,8 +232,8 @@ impl Stage {
     fn new(options: &Options) -> anyhow::Result<Self> {
         let on_two_cores = |count| Pair::start(options, &["--cores", "2", "--channel-count", count]);
         Ok(Self {
-            usual: Pair::start(options, &[])?,
-            lanes: Pair::start(options, &["--channel-rules", RULES])?,
+            usual: Pair::start(options, &["--cores", "1"])?,
+            lanes: Pair::start(options, &["--cores", "1", "--channel-rules", RULES])?,
             one: on_two_cores("1")?,
             two: on_two_cores("2")?,
             kernels: Link::new(Kind::Veth)?,

@@ -213,7 +213,7 @@ impl Stage {
         let veth_link = Link::veth_for([true, false])?;
         Ok(Self {
             tap,
-            veth: bulk::service_at(options, &veth_link, 0)?,
+            veth: bulk::service_at(options, &veth_link, 0, &[])?,
             tap_kernel,
             veth_link,
             kernels_tap: Link::new(Kind::TapOffloads)?,

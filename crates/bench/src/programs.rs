@@ -30,7 +30,7 @@ struct Place {
 impl Place {
     fn new(options: &Options) -> anyhow::Result<Self> {
         let (link, kernels) = (Link::veth_for([true, false])?, Link::new(Kind::Veth)?);
-        let service = bulk::service_at(options, &link, 0)?;
+        let service = bulk::service_at(options, &link, 0, &[])?;
         Ok(Self { link, service, kernels })
     }
 }

@@ -4,7 +4,7 @@ use crate::error::PacketError;
 use crate::filter::{self, Program};
 use crate::queue::PacketQueue;
 use crate::ring::Ring;
-use crate::steering::{Idle, PacketSteering};
+use crate::steering::{Known, PacketSteering};
 use crate::sys::{self, Facts};
 use port::{Capabilities, Steering, Table, VnetQueue};
 use std::io;
@@ -14,7 +14,6 @@ use std::sync::mpsc::channel;
 
 /// Largest number of queues. The kernel allows more members in a group (`PACKET_FANOUT_MAX` is at least 256), but we have no more cores.
 const QUEUES_MAX: u16 = 256;
-const QUEUES_WRONG: &str = "queues must be 1 to 256";
 /// Size of a socket's buffer as the kernel counts, bytes: about 400 super-frames. Short frames wait in the ring.
 const BUFFER_BYTES: i32 = 32 << 20;
 /// As for a TAP: the least that IPv4 requires (RFC 791), and the most that Linux allows.
@@ -101,7 +100,7 @@ pub fn open(options: &PacketOptions) -> Result<Interface, PacketError> {
 fn check(options: &PacketOptions) -> Result<(), PacketError> {
     let bad = |what| Err(PacketError::BadOption { what });
     if !(1..=QUEUES_MAX).contains(&options.queues) {
-        return bad(QUEUES_WRONG);
+        return bad("queues must be 1 to 256");
     }
     if options.gso && !options.checksum {
         return bad("segmentation offload needs checksum offload");
@@ -120,8 +119,8 @@ fn open_here(options: &PacketOptions) -> Result<Interface, PacketError> {
     let refused = |what| move |source| PacketError::refused(name, what, source);
     let sockets: io::Result<Vec<OwnedFd>> = (0..options.queues).map(|_| sys::socket()).collect();
     let mut others = sockets.map_err(refused("open a packet socket"))?;
-    // That of queue 0 is the one made last: see `PacketSteering::new`.
-    let Some(first) = others.pop() else { return Err(PacketError::BadOption { what: QUEUES_WRONG }) };
+    // That of queue 1 was made before that of queue 0: see `PacketSteering`.
+    let first = others.remove(usize::from(options.queues > 1));
     let facts = sys::facts(&first, name).map_err(refused("read the state"))?;
     if !facts.is_ethernet {
         return Err(PacketError::NotEthernet { name: name.to_owned() });
@@ -143,17 +142,15 @@ fn open_here(options: &PacketOptions) -> Result<Interface, PacketError> {
     let capabilities = capabilities(options, mtu, mac);
     let queue = |socket, number| VnetQueue::new(socket, capabilities, number).with_overruns(sys::drops);
     let double = |socket: &OwnedFd| socket.try_clone().map_err(refused("open a packet socket"));
-    let mut idle = Idle { index: facts.index, filter, sockets: Vec::new() };
-    let mut queues = vec![PacketQueue::new(queue(double(&first)?, 0), ring)];
+    let interface = Known { name: name.to_owned(), filter };
+    let mut steering = PacketSteering { interface, first, others: Vec::new(), joined: 0 };
+    let mut queues = vec![PacketQueue::new(queue(double(&steering.first)?, 0), ring)];
     for (number, socket) in (1..).zip(others) {
         let (give, coming) = channel();
         queues.push(PacketQueue::waiting(queue(double(&socket)?, number), coming));
-        idle.sockets.push((socket, give));
+        steering.others.push((socket, give));
     }
-    let steering = (options.queues > 1).then(|| {
-        let mut steering = PacketSteering::new(first, idle);
-        steering.apply(&options.table).map(|()| steering)
-    });
+    let steering = (options.queues > 1).then(|| steering.apply(&options.table).map(|()| steering));
     let (index, host_mac) = (facts.index as u32, facts.mac);
     Ok(Interface { name: name.to_owned(), index, mac, host_mac, mtu, queues, steering: steering.transpose() })
 }
@@ -205,6 +202,5 @@ fn capabilities(options: &PacketOptions, mtu: u16, mac: [u8; 6]) -> Capabilities
         // Received frames may have partial checksums in any case.
         (false, false) => Capabilities { rx_checksum: true, ..plain },
     };
-    // The kernel chooses a member of the group by a symmetric hash of the flow.
     Capabilities { queues: options.queues, rss: options.queues > 1, ..offloads }
 }

@@ -24,8 +24,8 @@ const SKIP_MAX: usize = 14 + 40 + 60;
 pub struct PacketQueue {
     socket: VnetQueue,
     ring: Option<Ring>,
-    /// Brings the ring when the socket begins to receive.
-    coming: Option<Receiver<Ring>>,
+    /// Brings the ring, or says that there is none, before the socket begins to receive.
+    coming: Option<Receiver<Option<Ring>>>,
     copies: Copies,
     /// Overruns as of the last sleep; `is_suspect`: their number had grown then, although the ring had shown no frame since the sleep
     /// before.
@@ -47,19 +47,20 @@ impl PacketQueue {
         Self { socket, ring, coming: None, copies: Copies::default(), overruns: 0, is_suspect: false }
     }
 
-    /// A queue that receives nothing until its ring comes.
-    pub(crate) fn waiting(socket: VnetQueue, coming: Receiver<Ring>) -> Self {
+    /// A queue that receives nothing until it hears of its ring.
+    pub(crate) fn waiting(socket: VnetQueue, coming: Receiver<Option<Ring>>) -> Self {
         Self { coming: Some(coming), ..Self::new(socket, None) }
     }
 
-    /// Takes the ring that has come, if one has.
-    fn take_ring(&mut self) {
-        let Some(coming) = &self.coming else { return };
+    /// True while the socket does not receive. Takes the ring when it comes.
+    fn is_waiting(&mut self) -> bool {
+        let Some(coming) = &self.coming else { return false };
         match coming.try_recv() {
-            Ok(ring) => (self.ring, self.coming) = (Some(ring), None),
+            Ok(ring) => (self.ring, self.coming) = (ring, None),
             Err(TryRecvError::Disconnected) => self.coming = None,
-            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Empty) => return true,
         }
+        false
     }
 
     /// Index of this queue in the interface, from 0.
@@ -236,7 +237,10 @@ impl Port for PacketQueue {
     }
 
     fn receive_heads(&mut self, batch: &mut Batch) -> usize {
-        self.take_ring();
+        if self.is_waiting() {
+            batch.clear();
+            return 0;
+        }
         if self.ring.is_none() {
             return self.socket.receive(batch);
         }

@@ -4,11 +4,12 @@
 //!   until a table names a queue other than 0       from then on
 //!
 //!   frames --> socket of queue 0                   frames --> group, with a program --> socket of queue 0
-//!              (the others receive nothing,                                        \--> socket of queue 1
-//!               and have no ring)                                                  \--> ..
+//!                                                                                  \--> socket of queue 1
+//!                                                                                  \--> ..
 //! ```
-//! A group costs the kernel about 150 ns for each frame, and a ring 32 MiB: an interface that one core serves pays neither. A new table is a
-//! new program: the kernel puts it in the old one's place while frames come, and loses none.
+//! A socket becomes a member when a table names its queue, or a later one, for the first time; until then it receives nothing and has no ring. A
+//! group costs the kernel about 150 ns for each frame, and a ring 32 MiB: an interface that one core serves pays neither. A new table is a new
+//! program: the kernel puts it in the old one's place while frames come, and loses none.
 
 mod program;
 
@@ -24,92 +25,79 @@ use std::sync::mpsc::Sender;
 /// Brings the frames of groups of flows to the queues of an interface.
 #[derive(Debug)]
 pub struct PacketSteering {
-    /// The socket of queue 0.
-    first: OwnedFd,
-    /// Number of the other queues.
-    others: u8,
-    state: State,
+    pub(crate) interface: Known,
+    /// The socket of queue 0, which receives.
+    pub(crate) first: OwnedFd,
+    /// The sockets of the queues from 1 on, and the ways to their owners. Sockets must be made in the order of [`member`]: so the kernel makes
+    /// them members again when the interface has been down.
+    pub(crate) others: Vec<(OwnedFd, Sender<Option<Ring>>)>,
+    /// Number of the others that are members of the group; 0: there is no group.
+    pub(crate) joined: usize,
 }
 
+/// What the sockets that join need to know of the interface.
 #[derive(Debug)]
-enum State {
-    /// The socket of queue 0 gets all frames.
-    Alone(Idle),
-    /// All sockets are members of a group.
-    Group,
-    /// There is no group: the kernel has refused it.
-    Refused(io::ErrorKind),
-}
-
-/// The sockets that receive nothing yet.
-#[derive(Debug)]
-pub(crate) struct Idle {
-    /// Index of the interface.
-    pub index: i32,
+pub(crate) struct Known {
+    /// Name of the interface.
+    pub name: String,
     /// The filter of the socket of queue 0; `None`: it gets all frames, and has no ring.
     pub filter: Option<Program>,
-    /// The socket of each queue from 1 on, and the way to its owner.
-    pub sockets: Vec<(OwnedFd, Sender<Ring>)>,
+}
+
+/// The number in the group of the socket of a queue: that of queue 1 is the first that joins.
+fn member(queue: u8) -> u8 {
+    match queue {
+        0 => 1,
+        1 => 0,
+        other => other,
+    }
 }
 
 impl PacketSteering {
-    /// The socket `first` receives; those of `idle` do not, and were made before it: in this order the kernel makes them members again when the
-    /// interface has been down.
-    pub(crate) fn new(first: OwnedFd, idle: Idle) -> Self {
-        Self { first, others: idle.sockets.len() as u8, state: State::Alone(idle) }
-    }
-
     /// Gives the group its program.
     fn set(&self, socket: &OwnedFd, table: &Table) -> io::Result<()> {
-        let member = |queue: u8| if queue == 0 { self.others } else { queue - 1 };
         sys::set_group_program(socket, &program(&table.map(member), member(0)))
     }
 
-    /// Makes a group of all sockets, with that of queue 0 as its last member. No frame is lost: while that one changes from the interface to the
-    /// group, the socket of queue 1 gets all frames, and perhaps some that queue 0 has, too. Its core hands them on.
-    fn join(&self, idle: &Idle) -> io::Result<()> {
-        let mut group = None;
-        for (socket, owner) in &idle.sockets {
-            filter::refuse_all(socket)?;
-            // Without memory for a ring, frames are read from the socket. The owner may be gone, and then needs none.
-            if idle.filter.is_some()
-                && let Ok(ring) = Ring::new(socket)
-            {
-                let _ = owner.send(ring);
-            }
-            sys::bind(socket, idle.index, sys::ALL)?;
-            group = Some(sys::join_group(socket, group)?);
+    /// Makes the next socket a member of the group, and first of all that of queue 0 as well. No frame is lost: while that one changes from the
+    /// interface to the group, the socket of queue 1 gets all frames, and perhaps some that queue 0 has, too. Its core hands them on.
+    fn join_next(&self) -> io::Result<()> {
+        let (socket, owner) = &self.others[self.joined];
+        let facts = sys::facts(&self.first, &self.interface.name)?;
+        if !facts.is_up {
+            // No socket joins a group at such an interface.
+            return Err(io::Error::from_raw_os_error(libc::ENETDOWN));
         }
-        let Some((second, _)) = idle.sockets.first() else { return Ok(()) };
-        // Until the last member is there, its number stands for the first one, which is queue 1 (the kernel takes the remainder).
-        self.set(second, &[0; wire::GROUPS])?;
-        for (socket, _) in &idle.sockets {
-            sys::set_filter(socket, idle.filter.as_deref().unwrap_or(&[filter::TAKE]))?;
+        let filter = self.interface.filter.as_deref();
+        filter::refuse_all(socket)?;
+        // Without memory for a ring, frames are read from the socket. The owner may be gone, and then needs none.
+        let _ = owner.send(filter.and_then(|_| Ring::new(socket).ok()));
+        sys::bind(socket, facts.index, sys::ALL)?;
+        let is_first = self.joined == 0;
+        let group = if is_first { None } else { Some(sys::group(&self.first)?) };
+        let group = sys::join_group(socket, group)?;
+        if is_first {
+            // Until queue 0 is there, its number stands for queue 1, too: the kernel takes the remainder.
+            self.set(socket, &[0; wire::GROUPS])?;
         }
-        sys::join_group(&self.first, group)?;
+        sys::set_filter(socket, filter.unwrap_or(&[filter::TAKE]))?;
+        if is_first && let Err(error) = sys::join_group(&self.first, Some(group)) {
+            // If even this fails, each frame comes twice, and the core of queue 1 hands it on.
+            let _ = filter::refuse_all(socket);
+            return Err(error);
+        }
         Ok(())
     }
 }
 
 impl Steering for PacketSteering {
     fn apply(&mut self, table: &Table) -> io::Result<()> {
-        match &self.state {
-            State::Refused(kind) => return Err((*kind).into()),
-            State::Group => {}
-            State::Alone(_) if table.iter().all(|queue| *queue == 0) => return Ok(()),
-            State::Alone(idle) => {
-                if let Err(error) = self.join(idle) {
-                    for (socket, _) in &idle.sockets {
-                        // A socket that cannot even refuse frames gets each frame once more than needed, and its core hands it on.
-                        let _ = filter::refuse_all(socket);
-                    }
-                    self.state = State::Refused(error.kind());
-                    return Err(error);
-                }
-                self.state = State::Group;
-            }
+        let last = table.iter().max().map_or(0, |queue| usize::from(*queue));
+        while self.joined < last.min(self.others.len()) {
+            self.join_next()?;
+            self.joined += 1;
         }
-        self.set(&self.first, table)
+        if self.joined == 0 { Ok(()) } else { self.set(&self.first, table) }
     }
 
     fn means(&self) -> &'static str {

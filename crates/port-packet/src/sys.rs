@@ -175,6 +175,11 @@ pub(crate) fn join_group(socket: &OwnedFd, id: Option<u16>) -> io::Result<u16> {
     }
     let value = u32::from(id.unwrap_or(0)) | (flags << 16);
     set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_FANOUT, &value)?;
+    group(socket)
+}
+
+/// The id of the group that the socket is a member of.
+pub(crate) fn group(socket: &OwnedFd) -> io::Result<u16> {
     let mut given = 0u32;
     option(socket.as_fd(), libc::PACKET_FANOUT, &mut given)?;
     Ok(given as u16)

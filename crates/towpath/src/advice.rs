@@ -65,7 +65,7 @@ pub fn of_limit(row: &Value) -> (String, String) {
         ),
         "pacing" => (
             format!("the pacer ({}/s), or a busy core of the service", bytes(number(info, "pacing_rate"))),
-            "if it stays so: more --cores, or less work on these processors",
+            "if it stays so: see with `towpath cores` why busy cores get no help, or leave these processors less work",
         ),
         other => (other.to_owned(), ""),
     };

@@ -72,7 +72,11 @@ fn text(all: &Value) -> String {
         ["Core", "Serves", "Groups", "Flows", "Busy", "Packets", "Sent", "Moved in", "Moved out", "Lost"];
     let rows = rows_of(all, "cores").map(|core| {
         let busy = format!("{:.1}s", core["busy_ms"].as_f64().unwrap_or(0.0) / 1000.0);
-        let serves = if core["serves"] == true { "yes" } else { "sleeps" };
+        let serves = match (core["answers"] == true, core["serves"] == true) {
+            (false, _) => "does not answer",
+            (true, true) => "yes",
+            (true, false) => "sleeps",
+        };
         let mut row =
             vec![cell(&core["core"]), serves.to_owned(), cell(&core["groups"]), cell(&core["flows"]), busy];
         row.extend(["packets", "segments_out", "moved_in", "moved_out", "lost"].map(|key| cell(&core[key])));
@@ -108,13 +112,13 @@ mod tests {
 
     #[test]
     fn the_text_says_what_serves_and_why() {
-        let core = |core, serves| {
-            json!({ "core": core, "serves": serves, "groups": 128, "flows": 3, "busy_ms": 1500,
+        let core = |core, serves, answers| {
+            json!({ "core": core, "serves": serves, "answers": answers, "groups": 128, "flows": 3, "busy_ms": 1500,
             "packets": 10, "segments_out": 11, "moved_in": 3, "moved_out": 0, "lost": 0 })
         };
         let all = json!({ "serving": 1, "most": 2, "is_auto": true, "moves": 2, "groups_moved": 128, "moves_given_up": 0,
             "moves_left": 1, "hold": "no processor is idle", "steering": "a program of the TAP",
-            "cores": [core(0, true), core(1, false)],
+            "cores": [core(0, true, true), core(1, false, true), core(2, true, false)],
             "changes": [{ "ago_ms": 2500, "cores": 1, "because": "more than 1.25 cores were idle" }] });
         let text = text(&all);
         for part in [
@@ -122,6 +126,7 @@ mod tests {
             "the cores are busy and get no help: no processor is idle",
             "packets come to cores by a program of the TAP",
             "1     sleeps",
+            "2     does not answer",
             "2.5s ago  1 cores  more than 1.25 cores were idle",
         ] {
             assert!(text.contains(part), "{part:?} is not in:\n{text}");

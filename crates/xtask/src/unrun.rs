@@ -6,7 +6,8 @@ use crate::workspace::{Package, Workspace};
 
 /// What stands after the three backquotes of a block that rustdoc does not run.
 const NO_RUST: [&str; 8] = ["text", "c", "ccp", "console", "json", "python", "sh", "toml"];
-const TESTS: [&str; 2] = ["#[test]", "proptest!"];
+/// Also those of other crates, as `#[tokio::test]`.
+const TESTS: [&str; 4] = ["#[test]", "::test]", "::test(", "proptest!"];
 
 /// Every test that no run of `cargo test` would see.
 pub fn check(workspace: &Workspace, sources: &[Source]) -> Vec<String> {

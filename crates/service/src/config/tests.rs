@@ -44,6 +44,7 @@ fn cores_are_a_number_or_as_many_as_the_load_needs() {
         let error = Options { cores: Some(cores), ..Options::default() }.resolve().unwrap_err();
         assert!(error.to_string().contains("cores must be from 1 to 14"), "{error}");
     }
+    assert!(Options::default().resolve().unwrap().cores.is_auto, "the default");
     let resolved = |choice: CoresChoice, processors| choice.resolve(|| processors);
     assert_eq!(resolved(CoresChoice::Auto(None), 40), Cores { most: 14, is_auto: true });
     assert_eq!(resolved(CoresChoice::Auto(None), 2), Cores { most: 2, is_auto: true });

@@ -145,8 +145,8 @@ fn open_packet(config: &Config) -> Result<Opened, ServiceError> {
 const ONE: &str = "one queue";
 
 impl Opened {
-    /// The port with the steering that it has. A refusal is no error. So many cores as were asked for hand frames on. But cores that come and go by
-    /// themselves are worth less than that costs: then there is one.
+    /// The port with the steering that it has. A refusal is no error: the cores, if their number was asked for, hand frames on. That costs more than
+    /// cores that come and go by themselves are worth: with `auto` there is one.
     fn steered<S: Steering + 'static>(mut self, cores: Cores, steering: io::Result<Option<S>>) -> Self {
         let error = match steering {
             Ok(None) => return self,
@@ -157,12 +157,16 @@ impl Opened {
             Err(error) => error,
         };
         let lacks = if error.kind() == io::ErrorKind::PermissionDenied { "; it needs CAP_BPF" } else { "" };
-        let instead = if cores.is_auto { "one core serves all flows" } else { "cores hand packets on" };
-        tracing::warn!("the port is not steered by groups of flows ({error}{lacks}): {instead}");
-        if cores.is_auto {
+        let why = format!("the port is not steered by groups of flows ({error}{lacks})");
+        let means = if cores.is_auto {
             self.queues.truncate(1);
-        }
-        Self { means: format!("{instead}: the port is not steered ({error}{lacks})"), ..self }
+            tracing::warn!("{why}: one core serves all flows");
+            format!("one queue, and one core serves all flows: {why}")
+        } else {
+            tracing::warn!("{why}: cores hand packets on");
+            format!("what the kernel chooses, and cores hand packets on: {why}")
+        };
+        Self { means, ..self }
     }
 }
 

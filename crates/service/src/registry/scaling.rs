@@ -112,15 +112,23 @@ impl Scaling {
     /// Hears whether the port has its new table.
     pub fn hear_steered(&mut self, now: Instant, slow: &mut SlowPath) {
         let Some(result) = self.steerer.as_ref().and_then(Steerer::result) else { return };
+        let is_alone = result.is_err() && self.elastic.is_auto();
         if let Err(error) = result {
             self.refused += 1;
-            if self.refused == 1 {
-                tracing::warn!(
-                    "the port refuses its table of flow groups ({error}): cores hand packets on instead"
-                );
+            let instead = if is_alone {
+                "one core serves all flows from now on (`towpath cores --set auto` tries again)"
+            } else {
+                "cores hand packets on instead"
+            };
+            if self.refused == 1 || is_alone {
+                tracing::warn!("the port refuses its table of flow groups ({error}): {instead}");
             }
         }
         slow.steered(now);
+        if is_alone {
+            // As with a port that cannot be steered from the start.
+            self.set_cores(now, slow, Some(1));
+        }
     }
 
     fn log(&mut self) {
@@ -130,6 +138,49 @@ impl Scaling {
         }
         if let Some(error) = self.elastic.take_refusal() {
             tracing::error!("groups of flows cannot move: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cores::wakers::new_eventfd;
+    use flow::Flows;
+    use rustix::event::{PollFd, PollFlags, poll};
+
+    /// A port that refuses every table.
+    #[derive(Debug)]
+    struct Refuses;
+
+    impl Steering for Refuses {
+        fn apply(&mut self, _: &Table) -> io::Result<()> {
+            Err(io::Error::other("no"))
+        }
+        fn means(&self) -> &'static str {
+            "nothing"
+        }
+    }
+
+    #[test]
+    fn where_the_load_decides_a_refused_table_leaves_one_core_until_it_is_asked_for_more() {
+        for is_auto in [true, false] {
+            let (told, loads) = (new_eventfd().unwrap(), Arc::new(Loads::new(2)));
+            let flows = Arc::new(Flows::new(flow::Config::default(), [1, 2]));
+            let (commands, _ends): (Vec<_>, Vec<_>) = (0..2).map(|_| flow::commands(64)).unzip();
+            let config = slowpath::Config { is_steered: true, serving: 1, ..slowpath::Config::default() };
+            let mut slow = SlowPath::new(config, flows, commands, Instant::ZERO);
+            let way = Way { steering: Some(Box::new(Refuses)), means: String::new() };
+            let cores = Cores { most: 2, is_auto };
+            let mut scaling = Scaling::new(cores, way, loads, Machine::open(), told.clone()).unwrap();
+            let serving = cores.serving_first();
+            scaling.steer(Instant::ZERO, &mut slow, &GroupSet::of(7), 1);
+            poll(&mut [PollFd::new(&told, PollFlags::IN)], None).unwrap();
+            scaling.hear_steered(Instant::ZERO, &mut slow);
+            assert_eq!((scaling.refused, scaling.elastic.is_auto()), (1, false));
+            assert_eq!(scaling.elastic.serving(), if is_auto { 1 } else { serving });
+            scaling.set_cores(Instant::ZERO, &mut slow, None);
+            assert!(scaling.elastic.is_auto());
         }
     }
 }

@@ -14,6 +14,8 @@ pub struct CoreLine {
     pub core: u8,
     /// It is to serve flows.
     pub serves: bool,
+    /// It has told its counters. Those of a core that does not answer are 0 here.
+    pub answers: bool,
     /// Number of groups of flows that it has, of 256.
     pub groups: usize,
     /// Number of connections that it serves.
@@ -127,6 +129,7 @@ impl Scaling {
             CoreLine {
                 core: index as u8,
                 serves: index < usize::from(self.elastic.serving()),
+                answers: counted[index].is_some(),
                 groups: table.iter().filter(|core| usize::from(**core) == index).count(),
                 flows,
                 busy_ms: busy.get(index).map_or(0, |busy| busy.as_ms()),
