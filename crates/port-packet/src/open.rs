@@ -3,8 +3,8 @@
 use crate::error::PacketError;
 use crate::filter::{self, Program};
 use crate::queue::PacketQueue;
-use crate::ring::Ring;
-use crate::steering::{Known, PacketSteering};
+use crate::ring::{self, Ring};
+use crate::steering::PacketSteering;
 use crate::sys::{self, Facts};
 use port::{Capabilities, Steering, Table, VnetQueue};
 use std::io;
@@ -142,8 +142,7 @@ fn open_here(options: &PacketOptions) -> Result<Interface, PacketError> {
     let capabilities = capabilities(options, mtu, mac);
     let queue = |socket, number| VnetQueue::new(socket, capabilities, number).with_overruns(sys::drops);
     let double = |socket: &OwnedFd| socket.try_clone().map_err(refused("open a packet socket"));
-    let interface = Known { name: name.to_owned(), filter };
-    let mut steering = PacketSteering { interface, first, others: Vec::new(), joined: 0 };
+    let mut steering = PacketSteering { name: name.to_owned(), filter, first, others: Vec::new(), joined: 0 };
     let mut queues = vec![PacketQueue::new(queue(double(&steering.first)?, 0), ring)];
     for (number, socket) in (1..).zip(others) {
         let (give, coming) = channel();
@@ -155,7 +154,7 @@ fn open_here(options: &PacketOptions) -> Result<Interface, PacketError> {
     Ok(Interface { name: name.to_owned(), index, mac, host_mac, mtu, queues, steering: steering.transpose() })
 }
 
-/// What failed, and how.
+/// The step that failed, for the message, and the kernel's error.
 type Failure = (&'static str, io::Error);
 
 /// Prepares a socket to send to the interface, and to receive when it is told to.
@@ -165,17 +164,15 @@ fn prepare(socket: &OwnedFd, index: i32) -> Result<(), Failure> {
     sys::bind(socket, index, sys::NONE).map_err(|e| ("send frames", e))
 }
 
-/// Has the socket get the frames of the interface. `wanted`: our Ethernet and IP addresses; `None`: all frames. Returns the filter, and no ring
-/// when the kernel has no memory for one, or when the socket is not filtered: a frame with an offload that the header cannot express (UDP
-/// segments before Linux 6.2, SCTP segments) keeps its slot for ever and so blocks the ring.
+/// Has the socket of queue 0 get the frames of the interface. `wanted`: our Ethernet and IP addresses; `None`: all frames. Returns the filter and
+/// the ring, where it has them.
 fn receive(
     socket: &OwnedFd,
     facts: &Facts,
     wanted: Option<([u8; 6], &[IpAddr])>,
 ) -> Result<(Option<Program>, Option<Ring>), Failure> {
     let filter = wanted.and_then(|(mac, own)| filter::attach(socket, mac, own));
-    let ring = if filter.is_some() { Ring::new(socket).ok() } else { None };
-    sys::bind(socket, facts.index, sys::ALL).map_err(|e| ("receive the frames", e))?;
+    let ring = ring::receive(socket, facts.index, filter.is_some()).map_err(|e| ("receive the frames", e))?;
     sys::set_promiscuous(socket, facts.index).map_err(|e| ("receive frames to all addresses", e))?;
     Ok((filter, ring))
 }

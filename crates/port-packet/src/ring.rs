@@ -167,6 +167,15 @@ impl Ring {
     }
 }
 
+/// Has a socket get the frames of interface `index` that its filter lets through. Returns its ring; `None`, and frames are read from the socket:
+/// the kernel has no memory for one, or the socket has no filter. A frame with an offload that the header cannot express (UDP segments before
+/// Linux 6.2, SCTP segments) keeps its slot for ever and so blocks the ring.
+pub(crate) fn receive(socket: &OwnedFd, index: i32, is_filtered: bool) -> io::Result<Option<Ring>> {
+    let ring = if is_filtered { Ring::new(socket).ok() } else { None };
+    sys::bind(socket, index, sys::ALL)?;
+    Ok(ring)
+}
+
 impl Drop for Ring {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours and of that length, and no borrow of it is left.

@@ -14,7 +14,7 @@
 mod program;
 
 use crate::filter::{self, Program};
-use crate::ring::Ring;
+use crate::ring::{self, Ring};
 use crate::sys;
 use port::{Steering, Table};
 use program::program;
@@ -25,7 +25,10 @@ use std::sync::mpsc::Sender;
 /// Brings the frames of groups of flows to the queues of an interface.
 #[derive(Debug)]
 pub struct PacketSteering {
-    pub(crate) interface: Known,
+    /// Name of the interface.
+    pub(crate) name: String,
+    /// The filter of the socket of queue 0; `None`: it gets all frames, and has no ring.
+    pub(crate) filter: Option<Program>,
     /// The socket of queue 0, which receives.
     pub(crate) first: OwnedFd,
     /// The sockets of the queues from 1 on, and the ways to their owners. Sockets must be made in the order of [`member`]: so the kernel makes
@@ -33,15 +36,6 @@ pub struct PacketSteering {
     pub(crate) others: Vec<(OwnedFd, Sender<Option<Ring>>)>,
     /// Number of the others that are members of the group; 0: there is no group.
     pub(crate) joined: usize,
-}
-
-/// What the sockets that join need to know of the interface.
-#[derive(Debug)]
-pub(crate) struct Known {
-    /// Name of the interface.
-    pub name: String,
-    /// The filter of the socket of queue 0; `None`: it gets all frames, and has no ring.
-    pub filter: Option<Program>,
 }
 
 /// The number in the group of the socket of a queue: that of queue 1 is the first that joins.
@@ -63,16 +57,16 @@ impl PacketSteering {
     /// interface to the group, the socket of queue 1 gets all frames, and perhaps some that queue 0 has, too. Its core hands them on.
     fn join_next(&self) -> io::Result<()> {
         let (socket, owner) = &self.others[self.joined];
-        let facts = sys::facts(&self.first, &self.interface.name)?;
+        let facts = sys::facts(&self.first, &self.name)?;
         if !facts.is_up {
             // No socket joins a group at such an interface.
             return Err(io::Error::from_raw_os_error(libc::ENETDOWN));
         }
-        let filter = self.interface.filter.as_deref();
+        let filter = self.filter.as_deref();
         filter::refuse_all(socket)?;
-        // Without memory for a ring, frames are read from the socket. The owner may be gone, and then needs none.
-        let _ = owner.send(filter.and_then(|_| Ring::new(socket).ok()));
-        sys::bind(socket, facts.index, sys::ALL)?;
+        let ring = ring::receive(socket, facts.index, filter.is_some())?;
+        // The owner may be gone, and then needs no ring.
+        let _ = owner.send(ring);
         let is_first = self.joined == 0;
         let group = if is_first { None } else { Some(sys::group(&self.first)?) };
         let group = sys::join_group(socket, group)?;

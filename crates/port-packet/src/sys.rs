@@ -165,8 +165,8 @@ pub(crate) fn set_promiscuous(socket: &OwnedFd, index: i32) -> io::Result<()> {
     set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)
 }
 
-/// Joins a group whose program chooses the member for each frame, its first until there is one: a new group, or the one with `id`. Returns its
-/// id.
+/// Makes the socket a member of the group with `id`, or of a new one, and returns the group's id. The group's program chooses the member for each
+/// frame, and until it has a program the first member gets them all.
 pub(crate) fn join_group(socket: &OwnedFd, id: Option<u16>) -> io::Result<u16> {
     // The group has its own setting for outgoing frames, which replaces that of the members.
     let mut flags = libc::PACKET_FANOUT_CBPF | FANOUT_FLAG_IGNORE_OUTGOING;

@@ -14,6 +14,8 @@ mod common;
 mod congestion;
 mod cores;
 mod cycles;
+#[path = "../../ring/tests/passes.rs"]
+mod passes;
 mod privileges;
 mod rates;
 mod role;

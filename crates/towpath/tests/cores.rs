@@ -167,8 +167,7 @@ fn every_byte_arrives_over_a_steered_tap_while_groups_move() {
 #[test]
 fn every_byte_arrives_over_a_tap_that_cannot_be_steered() {
     let Some(mut world) = World::new("hash") else { return };
-    let log = world.folder.path().join("log");
-    world.log = Some(std::fs::File::create(&log).unwrap());
+    let log = world.keep_log();
     world.serve_echo(&TAP, CapabilitySet::BPF | CapabilitySet::SYS_ADMIN);
     check(&world.change_under_load(), "it needs CAP_BPF");
     let _connection = world.inside(CapabilitySet::empty(), || TcpStream::connect((OWN, PORT)).unwrap());
@@ -190,8 +189,7 @@ fn every_byte_arrives_over_a_tap_that_cannot_be_steered() {
 #[test]
 fn cores_that_follow_the_load_need_a_port_that_is_steered() {
     let Some(mut world) = World::new("unsteered") else { return };
-    let log = world.folder.path().join("log");
-    world.log = Some(std::fs::File::create(&log).unwrap());
+    let log = world.keep_log();
     let arguments = ["--port", "tap", "--host-address", "10.82.0.1/24", "--cores", "auto:2"];
     world.serve_echo(&arguments, CapabilitySet::BPF | CapabilitySet::SYS_ADMIN);
     let report = world.cores(&[]);

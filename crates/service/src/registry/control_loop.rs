@@ -36,7 +36,7 @@ impl Registry {
         self.counting.enter(part);
     }
 
-    /// The service's configuration.
+    /// The configuration that the service was started with.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -123,7 +123,7 @@ impl Registry {
         self.unheard.push(region);
     }
 
-    /// The regions whose doorbells must be looked at once more.
+    /// Takes the list of regions with doorbells that must be looked at once more.
     pub fn take_unheard(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.unheard)
     }

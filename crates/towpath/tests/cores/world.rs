@@ -65,6 +65,13 @@ impl World {
         std::thread::scope(|scope| scope.spawn(there).join().unwrap())
     }
 
+    /// Has the service that is started next write its log to a file, and returns the file's path.
+    pub fn keep_log(&mut self) -> PathBuf {
+        let log = self.folder.path().join("log");
+        self.log = Some(std::fs::File::create(&log).unwrap());
+        log
+    }
+
     /// A subcommand for the service.
     pub fn towpath(&self, name: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_towpath"));
