@@ -95,12 +95,17 @@ def kill_descendants():
                 pass
         except ChildProcessError:
             return
-        for pid in children(os.getpid()):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        kill_all(children(os.getpid()))
         time.sleep(0.005)
+
+
+def kill_all(pids):
+    """Kills processes; some may be gone already, because their parent has waited for them."""
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
 
 
 def free_port():

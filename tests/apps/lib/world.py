@@ -3,13 +3,12 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from lib.process import LOOK_S, Failure, Process, Skip, children, free_port, require, until
+from lib.process import LOOK_S, Failure, Process, Skip, children, free_port, kill_all, require, until
 
 HERE = Path(__file__).resolve().parent.parent
 PEERS = HERE / "peers"
@@ -219,9 +218,7 @@ class World:
         if self.kernel or self.service is None:
             return
         # Workers too, which their master's death does not end.
-        for pid in children(os.getpid()):
-            if pid != self.service.pid:
-                os.kill(pid, signal.SIGKILL)
+        kill_all(pid for pid in children(os.getpid()) if pid != self.service.pid)
         for process in self.processes:
             if process is not self.service:
                 process.wait()
