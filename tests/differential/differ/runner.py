@@ -1,7 +1,6 @@
 """Options, both runs, the verdict."""
 
 import argparse
-import itertools
 import os
 import shutil
 import subprocess
@@ -120,11 +119,11 @@ def judge_cases(options, program, world):
     began = time.monotonic()
     command = [*(world.prefix() if world else []), program]
     entries = known.read() if world else []
-    comparisons = []
+    names = cases.list_cases([program], options.only)
+    ports = [name for name in names if is_of(name, "ports")]
+    others = [name for name in names if name not in ports]
     # Ports before all others: after some thousands of connections, all in TIME-WAIT, connectors share ports, on Linux as here.
-    names = sorted(cases.list_cases([program], options.only), key=lambda name: not is_of(name, "ports"))
-    for _, some in itertools.groupby(names, lambda name: is_of(name, "ports")):
-        comparisons += cases.compare([program], command, list(some), lambda c: known.lists(entries, c))
+    comparisons = [c for some in (ports, others) for c in cases.compare([program], command, some, lambda c: known.lists(entries, c))]
     comparisons.sort(key=lambda c: c.name)
     unknown = known.attribute(comparisons, entries)
     if world:
