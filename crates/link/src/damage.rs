@@ -80,8 +80,10 @@ impl View {
     /// The properties of `frame` that the model needs.
     #[must_use]
     pub fn of(frame: &[u8]) -> Self {
-        let header = EthernetHeader::parse(frame).map_or(frame.len(), |header| header.header_len());
+        let header = EthernetHeader::parse(frame);
+        let header_len = header.map_or(frame.len(), |header| header.header_len());
         let is_ect = matches!(ecn(frame), Some(Ecn::Ect0 | Ecn::Ect1 | Ecn::Ce));
-        Self { len: frame.len(), header_len: header, is_ect }
+        let is_arp = header.is_ok_and(|header| header.ethertype == EtherType::ARP);
+        Self { len: frame.len(), header_len, is_ect, is_arp }
     }
 }

@@ -20,6 +20,8 @@ pub struct View {
     pub header_len: usize,
     /// True for an IP packet with an ECN field that is not zero.
     pub is_ect: bool,
+    /// True for ARP, which has no checksum: a link drops what it damages by the frame's, so it is never corrupted here, only cut.
+    pub is_arp: bool,
 }
 
 /// The delivery of a packet.
@@ -162,7 +164,7 @@ impl Model {
     fn damage(&mut self, view: &View) -> Damage {
         let seeds = &mut self.seeds;
         let mut damage = Damage::default();
-        if self.config.corrupt.strikes(&mut seeds.corrupt) && view.header_len < view.len {
+        if self.config.corrupt.strikes(&mut seeds.corrupt) && view.header_len < view.len && !view.is_arp {
             let at = view.header_len + seeds.corrupt.below((view.len - view.header_len) as u64) as usize;
             damage.corrupt = Some((at, 1 + seeds.corrupt.below(255) as u8));
         }

@@ -25,7 +25,7 @@ pub struct FaultRates {
     pub reorder_distance: u32,
     /// Longest time that a packet is held back, even if no later packets come.
     pub hold_max: Duration,
-    /// Packets per million with one byte changed.
+    /// Packets per million with one byte changed; ARP, which has no checksum, is spared.
     pub corrupt: u32,
     /// Packets per million that are cut to a random length.
     pub truncate: u32,

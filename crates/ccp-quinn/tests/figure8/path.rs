@@ -227,7 +227,12 @@ impl Network {
         while let Some(transmit) = connection.poll_transmit(now, 1, &mut buffer) {
             let bytes = buffer[..transmit.size].to_vec();
             buffer.clear();
-            let view = View { len: bytes.len() + HEADERS, header_len: 14, is_ect: transmit.ecn.is_some() };
+            let view = View {
+                len: bytes.len() + HEADERS,
+                header_len: 14,
+                is_ect: transmit.ecn.is_some(),
+                is_arp: false,
+            };
             let fate = end.model.judge(base::Instant::from_ns(self.now_ns), &view);
             for passage in fate.first.into_iter().chain(fate.second) {
                 self.count += 1;

@@ -219,6 +219,16 @@ fn damage_is_done_to_one_byte_behind_the_ethernet_header_or_to_the_end() {
 }
 
 #[test]
+fn arp_is_not_corrupted() {
+    let mut link = link("corrupt=100%", 9);
+    let mut request = packet(false, false, 0, 100, 1);
+    request[12..14].copy_from_slice(&[0x08, 0x06]);
+    link.offer(Instant::ZERO, &request);
+    assert_eq!(link.poll(Instant::ZERO), Some(&request[..]));
+    assert_eq!(link.counters().corrupted, 0);
+}
+
+#[test]
 fn duplicates_follow_their_packet_and_use_the_line() {
     let mut link = link("rate=1gbit,duplicate=100%", 1);
     let out = run(&mut link, 10, Duration::ZERO, 986);

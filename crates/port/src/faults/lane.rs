@@ -5,6 +5,7 @@ use crate::checksum::complete_checksum;
 use crate::stats::{DropCause, Drops};
 use crate::{Checksum, PacketBuf, Segmenter};
 use base::{Instant, Seed};
+use wire::{EtherType, EthernetHeader};
 
 /// Largest number of packets held back at once; further ones pass. Two batches: reordering over longer distances looks like loss.
 const HELD_MAX: usize = 2 * base::limits::BATCH;
@@ -105,7 +106,7 @@ impl Lane {
             self.drops.count(DropCause::Injected);
             return false;
         }
-        if self.seed.chance(self.rates.corrupt) && !slot.is_empty() {
+        if self.seed.chance(self.rates.corrupt) && !slot.is_empty() && !is_arp(slot.frame()) {
             self.counts.corrupted += 1;
             expose(slot);
             let at = self.seed.below(slot.len() as u64) as usize;
@@ -170,6 +171,12 @@ impl Lane {
         }
         false
     }
+}
+
+/// True for ARP. It has no checksum, so one changed byte would teach a peer a wrong address for minutes; a network drops such frames by the
+/// link's checksum.
+fn is_arp(frame: &[u8]) -> bool {
+    EthernetHeader::parse(frame).is_ok_and(|header| header.ethertype == EtherType::ARP)
 }
 
 /// Completes the checksum of a frame that is about to be damaged, and marks it as unverified; otherwise the damage would not be noticed.

@@ -133,6 +133,21 @@ fn corrupted_packet_with_partial_checksum_is_not_trusted() {
 }
 
 #[test]
+fn arp_is_not_corrupted() {
+    let rates = FaultRates { corrupt: 1_000_000, ..FaultRates::NONE };
+    let mut port = Faults::new(Queues::default(), 3, rates, FaultRates::NONE);
+    let mut batch = Batch::new();
+    let mut request = numbered(0);
+    request.frame_mut()[12..14].copy_from_slice(&wire::EtherType::ARP.0.to_be_bytes());
+    port.inner.incoming.push_back(numbered(0));
+    port.inner.incoming.push_back(request);
+    assert_eq!(port.receive(&mut batch), 2);
+    assert_ne!(batch.packets()[0].frame(), numbered(0).frame());
+    assert_eq!(batch.packets()[1].frame()[14..], numbered(0).frame()[14..]);
+    assert_eq!(port.receive_counts().corrupted, 1);
+}
+
+#[test]
 fn loss_is_decided_per_segment_of_a_super_frame() {
     let rates = FaultRates::losing(200_000);
     let inner = Queues { room: 10, ..Queues::default() };
