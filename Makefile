@@ -25,6 +25,7 @@ setup: ## Install what is missing on Debian or Ubuntu: programs to run through T
 
 build: setup ## Build everything, optimised, into target/release.
 	cargo build --workspace --release
+	@scripts/libraries
 
 install: ## Install what `make build` has built below PREFIX=/usr/local: program, library, documents, systemd unit.
 	@scripts/install $(BUILT)

@@ -229,14 +229,29 @@ impl Elastic {
 
     /// Has so many cores serve flows, from now on always; `None`: as the load says.
     pub fn set_cores(&mut self, now: Instant, slow: &mut SlowPath, cores: Option<u8>) {
-        self.is_auto = cores.is_none();
-        self.loads.watch(self.is_auto);
-        self.tick_at = cores.is_none().then_some(now);
-        if let Some(cores) = cores {
-            self.scaler.set(cores);
-            let cores = self.scaler.serving();
-            self.rescale(now, slow, Change { cores, why: Why::Asked });
+        match cores {
+            Some(cores) => self.fix(now, slow, cores, Why::Asked),
+            None => self.follow_load(Some(now)),
         }
+    }
+
+    /// Has one core serve flows from now on, because the port brings packets to no other.
+    pub fn lose_steering(&mut self, now: Instant, slow: &mut SlowPath) {
+        self.fix(now, slow, 1, Why::Unsteered);
+    }
+
+    /// The load decides from this tick on; `None`: no longer.
+    fn follow_load(&mut self, tick_at: Option<Instant>) {
+        self.is_auto = tick_at.is_some();
+        self.loads.watch(self.is_auto);
+        self.tick_at = tick_at;
+    }
+
+    fn fix(&mut self, now: Instant, slow: &mut SlowPath, cores: u8, why: Why) {
+        self.follow_load(None);
+        self.scaler.set(cores);
+        let cores = self.scaler.serving();
+        self.rescale(now, slow, Change { cores, why });
     }
 
     /// The number of cores has changed: groups are to move.

@@ -71,6 +71,8 @@ pub enum Why {
     FewerProcessors,
     /// `towpath cores --set` said so.
     Asked,
+    /// The port refuses to bring packets to several cores.
+    Unsteered,
 }
 
 impl fmt::Display for Why {
@@ -82,6 +84,7 @@ impl fmt::Display for Why {
             Self::Pressure => "other programs wait for processors",
             Self::FewerProcessors => "the service may use fewer processors",
             Self::Asked => "it was asked for",
+            Self::Unsteered => "the port does not bring packets to several cores",
         })
     }
 }

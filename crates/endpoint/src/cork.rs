@@ -2,9 +2,9 @@
 //! Within one host there are no segments: bytes that would not fill one are written and not announced (`queue::held`).
 //!
 //! As on Linux whole segments go at once. Everything goes on a call without `MSG_MORE`, at the end of the stream, when a send waits for
-//! space, with urgent data, when `TCP_CORK` is cleared or `TCP_NODELAY` set anew; and after 200 ms, by the service (`service::local::cork_timer`).
+//! space, with urgent data, when `TCP_CORK` is cleared or `TCP_NODELAY` set anew; and after 200 ms, by the service (`registry::local::cork_timer`).
 //!
-//! It pays within a host, too: without it nginx with `tcp_nopush` serves 3 to 6 % fewer requests of kept connections.
+//! It pays within a host, too: without it nginx with `tcp_nopush` serves a third fewer requests of 100 kept connections (docs/evaluation.md).
 
 use crate::lock::own;
 use crate::stream::Said;

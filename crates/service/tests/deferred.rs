@@ -41,8 +41,9 @@ impl Deferring {
         self.client.say(Request::Announce { region: conn.region, slot: conn.slot });
     }
 
+    /// True if the service has carried out what the client told it, and nothing waits.
     fn is_empty(&mut self) -> bool {
-        self.server.sleep(Duration::from_millis(20));
+        self.client.ask(Request::Region { region: self.client.info.id });
         self.server.accept(self.queue).is_none()
     }
 }

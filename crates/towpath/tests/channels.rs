@@ -345,6 +345,32 @@ fn a_rule_says_which_connections_go_by_channel_and_explain_says_why() {
     assert!(explained.contains("by channel: rule 1 of --channel-rules"), "{explained}");
 }
 
+/// Only a TCP connection of its own obeys the rate of a program, whichever side has connected.
+#[test]
+fn a_program_with_a_bounded_rate_uses_plain_tcp_in_both_directions() {
+    let Some(mut world) = World::new("rate") else { return };
+    let policy = world.folder.path().join("policy.toml");
+    std::fs::write(&policy, "[[rule]]\nrate = \"1 Gbit/s\"\n").unwrap();
+    world.serve(0, &["--channel-peers", PEERS]);
+    world.serve(1, &["--channel-peers", PEERS, "--policy", policy.to_str().unwrap()]);
+    for (client, why) in [(0, "the peer takes this socket by plain TCP only"), (1, "--policy bounds")] {
+        let _echo = world.echo(client ^ 1, &[]);
+        if client == 0 {
+            // This session asks for channels, so that the peer is known; the connection itself is the second one.
+            world.load(1, "prefer", &[]);
+            world.wait("the peer answers", || world.standing(0).0 == "speaks");
+        }
+        let mut hold = world.run(client, "prefer", "hold.py", &[ADDRESSES[client ^ 1], "5000"]);
+        assert_eq!(hold.line(), "held");
+        let explained = world.report(client, "explain").to_string();
+        assert!(explained.contains(why), "{explained}");
+        world.load(client ^ 1, "prefer", &[]);
+        let mut refused = world.run(client, "require", "hold.py", &[ADDRESSES[client ^ 1], "5000"]);
+        assert!(!refused.running.0.wait().unwrap().success(), "`require` does not become plain");
+    }
+    assert_eq!(world.opened(1), 0, "no socket of the bounded program goes by channel");
+}
+
 #[test]
 fn a_peer_without_channels_is_spoken_to_by_plain_tcp() {
     let Some(mut world) = World::new("lone") else { return };

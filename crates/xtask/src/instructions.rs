@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::callgrind;
-use crate::workspace::{Package, Workspace};
+use crate::workspace::Workspace;
 
 const BENCH: &str = "instructions";
 const BUDGET: &str = "benches/instructions.toml";
@@ -56,6 +56,7 @@ pub fn run(workspace: &Workspace, write: bool) -> anyhow::Result<ExitCode> {
         println!("skipped: instructions (valgrind is not installed: run scripts/setup)");
         return Ok(ExitCode::SUCCESS);
     }
+    let programs = build(&workspace.root)?;
     let mut code = ExitCode::SUCCESS;
     for package in &workspace.packages {
         let file = workspace.root.join(&package.folder).join(BUDGET);
@@ -65,10 +66,11 @@ pub fn run(workspace: &Workspace, write: bool) -> anyhow::Result<ExitCode> {
         let text =
             std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
         let mut budget: Budget = toml::from_str(&text).with_context(|| format!("in {}", file.display()))?;
-        let program = build(&workspace.root, package)?;
+        let program =
+            programs.get(&package.noun).with_context(|| format!("{} has no bench {BENCH}", package.noun))?;
         for (case, allowed) in &mut budget.case {
             let cost =
-                count(&program, &budget.collect, case).with_context(|| format!("{} {case}", package.noun))?;
+                count(program, &budget.collect, case).with_context(|| format!("{} {case}", package.noun))?;
             let (line, is_within) = judge(&package.noun, case, allowed, &cost);
             println!("{line}");
             if write {
@@ -85,25 +87,28 @@ pub fn run(workspace: &Workspace, write: bool) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// Builds a package's bench and returns the program's path.
-fn build(root: &Path, package: &Package) -> anyhow::Result<PathBuf> {
-    let name = format!("towpath-{}", package.noun);
+/// Builds the benches of all packages in one build, which knows one set of features for the libraries below them, and returns the programs'
+/// paths by package.
+fn build(root: &Path) -> anyhow::Result<BTreeMap<String, PathBuf>> {
     let output = Command::new("cargo")
-        .args(["bench", "--quiet", "-p", &name, "--bench", BENCH, "--no-run", "--message-format", "json"])
+        .args(["bench", "--quiet", "--workspace", "--bench", BENCH, "--no-run", "--message-format", "json"])
         .current_dir(root)
         .stderr(Stdio::inherit())
         .output()
         .context("cannot run cargo")?;
     if !output.status.success() {
-        bail!("the bench {BENCH} of {name} does not build");
+        bail!("the benches {BENCH} do not build");
     }
-    let messages = String::from_utf8_lossy(&output.stdout).into_owned();
-    let mut programs = messages.lines().filter_map(|line| {
-        let message: Value = serde_json::from_str(line).ok()?;
-        let is_it = message["target"]["name"] == BENCH;
-        message["executable"].as_str().filter(|_| is_it).map(PathBuf::from)
-    });
-    programs.next_back().with_context(|| format!("cargo names no program for the bench {BENCH} of {name}"))
+    let messages = String::from_utf8_lossy(&output.stdout);
+    Ok(messages.lines().filter_map(program).collect())
+}
+
+/// The package and the path of a bench that one of cargo's messages tells of.
+fn program(message: &str) -> Option<(String, PathBuf)> {
+    let message: Value = serde_json::from_str(message).ok()?;
+    let path = message["executable"].as_str().filter(|_| message["target"]["name"] == BENCH)?;
+    let folder = Path::new(message["manifest_path"].as_str()?).parent()?;
+    Some((folder.file_name()?.to_str()?.to_owned(), path.into()))
 }
 
 /// Runs one case under callgrind and returns its cost per operation.

@@ -127,7 +127,8 @@ impl Scaling {
         slow.steered(now);
         if is_alone {
             // As with a port that cannot be steered from the start.
-            self.set_cores(now, slow, Some(1));
+            self.elastic.lose_steering(now, slow);
+            self.log();
         }
     }
 
@@ -146,6 +147,7 @@ impl Scaling {
 mod tests {
     use super::*;
     use crate::cores::wakers::new_eventfd;
+    use elastic::scaler::Why;
     use flow::Flows;
     use rustix::event::{PollFd, PollFlags, poll};
 
@@ -178,6 +180,8 @@ mod tests {
             poll(&mut [PollFd::new(&told, PollFlags::IN)], None).unwrap();
             scaling.hear_steered(Instant::ZERO, &mut slow);
             assert_eq!((scaling.refused, scaling.elastic.is_auto()), (1, false));
+            let why = scaling.elastic.past().next().map(|past| past.change.why);
+            assert_eq!(why, is_auto.then_some(Why::Unsteered));
             assert_eq!(scaling.elastic.serving(), if is_auto { 1 } else { serving });
             scaling.set_cores(Instant::ZERO, &mut slow, None);
             assert!(scaling.elastic.is_auto());

@@ -3,7 +3,7 @@
 
 use super::OWNER;
 use super::ends::At;
-use super::engine::{Opening, Say, Start, Told};
+use super::engine::{NO_CHANNEL, Opening, Say, Start, Told};
 use super::peer_log_limit::PeerLogLimit;
 use super::peers::{Peers, Standing};
 use super::rules::{ChannelRule, Choice, Why, choose, is_in};
@@ -213,9 +213,13 @@ impl Registry {
         };
         let no = |why| if is_required { Way::Refused(why) } else { Way::Plain(why) };
         let now = self.now;
+        let is_bounded = self.own_region(id).is_some_and(|region| self.is_rate_bounded(region));
         let Some(channels) = &mut self.channels else { return no(Why::NoChannels) };
         if !channels.allows(remote) {
             return no(Why::NotAPeer);
+        }
+        if is_bounded {
+            return no(Why::Rate);
         }
         let lane = Lane::of(remote.ip(), class, uid, channels.sharing);
         match channels.peers.standing(now, remote.ip()) {
@@ -229,6 +233,11 @@ impl Registry {
                 no(Why::NotYet)
             }
         }
+    }
+
+    /// True if the policy bounds the rate at which the region's application sends.
+    fn is_rate_bounded(&self, region: u32) -> bool {
+        self.regions.get(&region).is_some_and(|r| r.memory.area.limits().rate().is_some())
     }
 
     fn channel_connect(
@@ -297,12 +306,12 @@ impl Registry {
                 }
             }
             Told::Incoming { at, peer, open } => {
-                if self.socket_arrives(at, peer, &open).is_none() {
-                    self.say(Say::Refuse(at, ECONNREFUSED));
+                if let Err(errno) = self.socket_arrives(at, peer, &open) {
+                    self.say(Say::Refuse(at, errno));
                 }
             }
             Told::Gone { region, slot } => self.channel_gone(region, slot),
-            Told::Unserved { region, slot } => self.serve_plainly(region, slot),
+            Told::Unserved { region, slot, why } => self.serve_plainly(region, slot, why),
             Told::Speaks(peer) => {
                 let now = self.now;
                 self.channels.iter_mut().for_each(|channels| channels.peers.speaks(now, peer));
@@ -334,33 +343,36 @@ impl Registry {
             .for_each(|line| tracing::info!(%peer, session = format!("{:032x}", session.0), "{line}"));
     }
 
-    /// A peer opens a socket. `None`: no listener takes it.
-    fn socket_arrives(&mut self, at: At, peer: IpAddr, open: &Open) -> Option<()> {
+    /// A peer opens a socket. The error is the errno that the peer is told.
+    fn socket_arrives(&mut self, at: At, peer: IpAddr, open: &Open) -> Result<(), u32> {
         let (local, remote) = (canonical(open.to), SocketAddr::new(peer, open.from_port));
-        let is_used = self.channels.as_ref()?.ends.contains(&[local, remote]);
+        let is_used = self.channels.as_ref().is_none_or(|channels| channels.ends.contains(&[local, remote]));
         if is_used || !self.tcp.owns(local.ip()) {
-            return None;
+            return Err(ECONNREFUSED);
         }
         self.hear_ended_listeners();
         let candidates = self.listeners.candidates(local, None);
-        let id = self.choose(&candidates)?;
-        let listener = self.listeners.all.get(&id)?;
+        let id = self.choose(&candidates).ok_or(ECONNREFUSED)?;
+        let listener = self.listeners.all.get(&id).ok_or(ECONNREFUSED)?;
         let home = listener.home;
         if listener.grants.waiting() > listener.grants.backlog() as usize + WAITING_MAX
             || !self.may_have_flow(home.application)
         {
-            return None;
+            return Err(ECONNREFUSED);
+        }
+        if self.is_rate_bounded(home.region) {
+            return Err(NO_CHANNEL);
         }
         let carrier =
             Carrier::Channel { pending: Some(at), is_gone: false, options: SocketOptions::default() };
         let flow = Flow { carrier, ..self.new_flow(home.application, [local, remote], None) };
-        let slot = self.take_channel_slot(home.region, flow)?;
+        let slot = self.take_channel_slot(home.region, flow).ok_or(ECONNREFUSED)?;
         if let Some(channels) = &mut self.channels {
             channels.counted.accepted += 1;
         }
         let record = AcceptRecord { region: home.region, slot, side: 1, local, peer: remote };
         self.arrive(id, (Origin::Flow(home.region, slot), record));
-        Some(())
+        Ok(())
     }
 
     fn channel_flow(&mut self, region: u32, slot: u32) -> Option<&mut Flow> {
@@ -426,11 +438,11 @@ impl Registry {
     }
 
     /// A socket cannot go by channel after all: the same slot becomes a plain connection.
-    fn serve_plainly(&mut self, region: u32, slot: u32) {
+    fn serve_plainly(&mut self, region: u32, slot: u32, why: Why) {
         let Some(flow) = self.channel_flow(region, slot) else { return };
         let ends = flow.ends;
         let (Carrier::Channel { options, .. }, choice) = (flow.carrier, flow.choice) else { return };
-        (flow.carrier, flow.why) = (Carrier::Tcp, Some(Why::SessionLost));
+        (flow.carrier, flow.why) = (Carrier::Tcp, Some(why));
         self.forget_ends(&ends);
         if self.is_flow_closed(region, slot) {
             return self.free_flow_slot(region, slot);

@@ -3,6 +3,7 @@
 
 use super::ends::{AppEnd, At, Ends};
 use super::flows::Flows;
+use super::rules::Why;
 use super::scale::Scale;
 use super::snapshot::{Snapshot, snapshot};
 use super::stale::Stale;
@@ -26,7 +27,7 @@ use std::sync::mpsc::Sender;
 const NEWS_MAX: usize = 1_024;
 /// Time after which a socket that its application has closed is reset, if the peer neither reads nor closes: Linux's `tcp_fin_timeout`.
 const ORPHAN_TIME: Duration = Duration::from_secs(60);
-/// The errno of a socket of a program that wants a channel where there is none: ENETUNREACH.
+/// The errno of a socket of a program that wants a channel where there is none, and of one that a peer takes by plain TCP only: ENETUNREACH.
 pub const NO_CHANNEL: u32 = 101;
 
 /// A report of the engine to the control thread.
@@ -68,6 +69,8 @@ pub enum Told {
         region: u32,
         /// The number of the slot in that region.
         slot: u32,
+        /// What keeps it off the channels.
+        why: Why,
     },
     /// A peer has agreed on a session.
     Speaks(IpAddr),
@@ -253,12 +256,12 @@ impl Engine {
             session.and_then(|id| self.hub.session(id)).map(|session| session.open(tag, open, window));
         match (opened, self.ends.get(tag)) {
             (Some(Ok(socket)), Some(end)) => end.at.socket = socket,
-            _ => self.unserved(tag),
+            _ => self.unserved(tag, Why::SessionLost),
         }
     }
 
     /// The socket cannot go by channel.
-    fn unserved(&mut self, tag: u64) {
+    fn unserved(&mut self, tag: u64, why: Why) {
         let Some(end) = self.ends.get(tag) else { return };
         if end.is_required {
             end.is_over = true;
@@ -267,7 +270,7 @@ impl Engine {
         }
         end.clear();
         if let Some((region, slot)) = self.ends.remove(tag) {
-            self.told.push(Told::Unserved { region, slot });
+            self.told.push(Told::Unserved { region, slot, why });
         }
     }
 
@@ -474,15 +477,16 @@ impl Engine {
         }
     }
 
-    /// The peer has not accepted the socket. When no peer has answered, but the session is over, plain TCP may do.
+    /// The peer has not accepted the socket. When no peer has answered, but the session is over, plain TCP may do; also when the peer says so.
     fn refused(&mut self, tag: u64, errno: u32) {
         let Some(session) = self.ends.get(tag).map(|end| end.at.session) else { return };
         let ended = self.hub.view(session).and_then(Session::ended);
         let is_lost = ended.is_some_and(|why| why != Ended::Drained);
-        if is_lost && errno == ECONNREFUSED {
-            return self.unserved(tag);
+        match errno {
+            NO_CHANNEL => self.unserved(tag, Why::PeerRefuses),
+            ECONNREFUSED if is_lost => self.unserved(tag, Why::SessionLost),
+            _ => self.over(tag, FAILED | errno << ERRNO_SHIFT),
         }
-        self.over(tag, FAILED | errno << ERRNO_SHIFT);
     }
 
     /// Opens no more sockets, and resets those that programs still have: nothing can serve them any more. What a program has written before it

@@ -117,6 +117,10 @@ pub enum Why {
     NoService,
     /// The session ended before the peer had accepted the socket.
     SessionLost,
+    /// The policy bounds the rate of the program. Only its own TCP connections obey that; those of channels belong to the service.
+    Rate,
+    /// The peer takes the socket by TCP only.
+    PeerRefuses,
 }
 
 impl fmt::Display for Why {
@@ -133,6 +137,10 @@ impl fmt::Display for Why {
                 f.write_str("the peer has no channel service for this one; it is asked again after 60 s")
             }
             Self::SessionLost => f.write_str("the session ended before the peer had accepted the socket"),
+            Self::Rate => f.write_str(
+                "a rule of --policy bounds the program's rate, which needs connections of its own",
+            ),
+            Self::PeerRefuses => f.write_str("the peer takes this socket by plain TCP only"),
         }
     }
 }
