@@ -14,7 +14,7 @@
 //! name the VLAN's interface (`eth1.7`). We do not receive the frames that this host sends.
 //!
 //! Frames carry a virtio-net header in both directions, so that super-frames and partial checksums pass as on a TAP. Received frames are
-//! read from a ring of slots of 8 KiB that the kernel fills (`PACKET_RX_RING`, version 2; version 3 shows a frame only when its block is
+//! read from a ring of slots of 5 KiB that the kernel fills (`PACKET_RX_RING`, version 2; version 3 shows a frame only when its block is
 //! full or a timer of at least a millisecond has ended). A longer frame also stays in the socket, from which the fast path reads its
 //! payload directly to the final place.
 #![deny(unsafe_code)]

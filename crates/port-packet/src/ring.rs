@@ -2,7 +2,7 @@
 //! than a slot has its beginning in the slot, and the socket keeps the whole frame (`PACKET_COPY_THRESH`).
 //!
 //! ```text
-//!   slot   |header 32|..|virtio-net 10|frame, or its beginning ...............|     8 KiB
+//!   slot   |header 32|..|virtio-net 10|frame, or its beginning ...............|     5 KiB
 //!           status: KERNEL -> USER (| COPY) -> KERNEL
 //! ```
 //!
@@ -17,14 +17,15 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Length of a slot in bytes: a frame of the usual Ethernet size fits, and so does a request of 4 KiB that came as one super-frame. Longer
-/// frames cannot be taken before their turn.
-const SLOT: usize = 8192;
+/// frames cannot be taken before their turn, and the kernel copies as much of each into its slot for nothing.
+const SLOT: usize = 5120;
 /// Number of slots: frames that may wait. No more than the longest rings of network cards have: each slot that is used in turn is a page
 /// and three cache lines that no cache has kept.
-const SLOTS: usize = 4096;
-/// Bytes that the kernel allocates in one piece.
-const BLOCK: usize = 64 * 1024;
+const SLOTS: usize = 63 * 64;
+/// Bytes that the kernel allocates in one piece: whole slots, whole pages, and little less than a power of two, which it takes.
+const BLOCK: usize = 12 * SLOT;
 const BYTES: usize = SLOT * SLOTS;
+const _: () = assert!(BYTES.is_multiple_of(BLOCK) && SLOTS.is_multiple_of(64));
 
 /// Bits of a slot's status: USER: the slot is ours; COPY: the whole frame waits in the socket. KERNEL: the slot is the kernel's.
 const USER: u32 = 1;
