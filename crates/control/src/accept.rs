@@ -1,12 +1,13 @@
 //! What an accept queue's grant is: the connection behind its number. The service writes it into `shm::GrantTable`.
 //!
 //! ```text
-//!   word 0  region u32 | slot u32        word 1  side u8 | family u8 (4, 6) | - u16 | local port u16 | peer port u16
-//!   word 2, 3  local address             word 4, 5  peer address                      little endian, ports too
+//!   word 0  region u32 | slot u32        word 1  side u8 | 1 | - u16 | local port u16 | peer port u16
+//!   word 2, 3  local address             word 4, 5  peer address (control/src/address.rs)
 //! ```
 
+use crate::address::{address_from_words, address_to_words};
 use shm::RECORD_WORDS;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 /// A connection waiting to be accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,56 +24,28 @@ pub struct AcceptRecord {
     pub peer: SocketAddr,
 }
 
-fn address(ip: IpAddr) -> (u8, [u8; 16]) {
-    match ip {
-        IpAddr::V4(a) => {
-            let mut bytes = [0; 16];
-            bytes[..4].copy_from_slice(&a.octets());
-            (4, bytes)
-        }
-        IpAddr::V6(a) => (6, a.octets()),
-    }
-}
-
-fn ip(family: u8, bytes: [u8; 16]) -> Option<IpAddr> {
-    match family {
-        4 => Some(IpAddr::V4(Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]))),
-        6 => Some(IpAddr::V6(Ipv6Addr::from(bytes))),
-        _ => None,
-    }
-}
-
-fn words(bytes: [u8; 16]) -> [u64; 2] {
-    let value = u128::from_le_bytes(bytes);
-    [value as u64, (value >> 64) as u64]
-}
-
-const fn bytes(words: [u64; 2]) -> [u8; 16] {
-    (words[0] as u128 | (words[1] as u128) << 64).to_le_bytes()
-}
+/// Set in word 1 of each record: a place that was never written is no record.
+const PRESENT: u64 = 1 << 8;
 
 impl AcceptRecord {
-    /// Encodes the record. Both addresses must be of the same family.
+    /// Encodes the record.
     #[must_use]
     pub fn to_words(&self) -> [u64; RECORD_WORDS] {
-        let (family, local) = address(self.local.ip());
-        let (_, peer) = address(self.peer.ip());
-        let ([a, b], [c, d]) = (words(local), words(peer));
+        let ([a, b], [c, d]) = (address_to_words(self.local.ip()), address_to_words(self.peer.ip()));
         let ports = u64::from(self.local.port()) << 32 | u64::from(self.peer.port()) << 48;
         let place = u64::from(self.region) | u64::from(self.slot) << 32;
-        [place, u64::from(self.side) | u64::from(family) << 8 | ports, a, b, c, d]
+        [place, u64::from(self.side) | PRESENT | ports, a, b, c, d]
     }
 
-    /// Decodes a record; `None` if the family byte is neither 4 nor 6.
+    /// Decodes a record; `None` if there is none.
     #[must_use]
     pub fn from_words([place, rest, a, b, c, d]: [u64; RECORD_WORDS]) -> Option<Self> {
-        let family = (rest >> 8) as u8;
-        Some(Self {
+        (rest & PRESENT != 0).then(|| Self {
             region: place as u32,
             slot: (place >> 32) as u32,
             side: rest as u8,
-            local: SocketAddr::new(ip(family, bytes([a, b]))?, (rest >> 32) as u16),
-            peer: SocketAddr::new(ip(family, bytes([c, d]))?, (rest >> 48) as u16),
+            local: SocketAddr::new(address_from_words([a, b]), (rest >> 32) as u16),
+            peer: SocketAddr::new(address_from_words([c, d]), (rest >> 48) as u16),
         })
     }
 }

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod address;
 mod congestion;
 mod defer_accept;
 mod dial;
@@ -17,6 +18,7 @@ mod socket_options;
 mod tcp_info;
 
 pub use accept::AcceptRecord;
+pub use address::{address_from_words, address_to_words};
 pub use congestion::{
     CongestionAsk, CongestionName, CongestionRule, FlowEnds, FlowSelector, FlowSubject, Prefix,
 };

@@ -1,6 +1,6 @@
 //! Both ends' addresses of a connection, as its socket block keeps them.
 
-use crate::sys::address;
+use control::{address_from_words, address_to_words};
 use endpoint::Endpoint;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub fn store(link: &Endpoint, local: SocketAddr, peer: SocketAddr, family: i32) {
     let b = link.block();
     for (words, address) in [(&b.local, local), (&b.peer, peer)] {
-        let [low, high] = address::to_words(address);
+        let [low, high] = address_to_words(address.ip());
         words[0].store(low, Ordering::Relaxed);
         words[1].store(high, Ordering::Relaxed);
     }
@@ -23,6 +23,6 @@ pub fn both(link: &Endpoint) -> (SocketAddr, SocketAddr) {
     let b = link.block();
     let ports = b.ports.load(Ordering::Relaxed);
     let words = |w: &[AtomicU64; 2]| w.each_ref().map(|x| x.load(Ordering::Relaxed));
-    let local = address::from_words(words(&b.local), (ports >> 16) as u16);
-    (local, address::from_words(words(&b.peer), ports as u16))
+    let of = |w: &[AtomicU64; 2], port| SocketAddr::new(address_from_words(words(w)), port);
+    (of(&b.local, (ports >> 16) as u16), of(&b.peer, ports as u16))
 }

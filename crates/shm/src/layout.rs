@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering;
 /// First eight bytes of every region: "TOWPATH" and a layout letter.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TOWPATHa");
 /// Changes whenever a byte of this file's tables moves. The service refuses a library of another version at registration.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// Contexts per side of a region.
 pub const CONTEXTS: usize = 256;
 /// The service-side context that the slow path watches; the contexts 0, 1, ... belong to the fast-path cores.

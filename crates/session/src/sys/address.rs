@@ -71,36 +71,17 @@ pub fn unspecified(like: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, 0)
 }
 
-/// An address as two words, for the socket block; a v4 address is stored v4-mapped.
-#[must_use]
-pub fn to_words(address: SocketAddr) -> [u64; 2] {
-    let octets = match address.ip() {
-        IpAddr::V4(a) => a.to_ipv6_mapped().octets(),
-        IpAddr::V6(a) => a.octets(),
-    };
-    let bits = u128::from_ne_bytes(octets);
-    [bits as u64, (bits >> 64) as u64]
-}
-
-/// The address that [`to_words`] has stored, with `port`.
-#[must_use]
-pub fn from_words(words: [u64; 2], port: u16) -> SocketAddr {
-    let bits = u128::from(words[0]) | u128::from(words[1]) << 64;
-    plain(SocketAddr::new(IpAddr::V6(Ipv6Addr::from(bits.to_ne_bytes())), port))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn an_address_survives_its_bytes_and_words() {
+    fn an_address_survives_its_bytes() {
         for text in ["127.0.0.1:80", "[::1]:8080", "[fe80::1%3]:9", "0.0.0.0:0"] {
             let a: SocketAddr = text.parse().unwrap();
             let family = if a.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
             let (b, n) = bytes(a, family);
             assert_eq!(parse(&b[..n]), Ok(a));
-            assert_eq!(from_words(to_words(a), a.port()).ip(), a.ip());
         }
     }
 
