@@ -1,5 +1,5 @@
-"""Ends of connections on which one option matters. `serve ADDRESS PORT WHAT` or `CASE [NUMBER...] ADDRESS PORT`. Some cases wait for the file
-`go-on` in their directory."""
+"""Ends of connections on which one option matters. `serve ADDRESS PORT WHAT` or `CASE [NUMBER...] ADDRESS PORT`. Some
+cases wait for the file `go-on` in their directory."""
 
 import errno
 import os
