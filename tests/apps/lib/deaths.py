@@ -4,7 +4,7 @@ import os
 import signal
 import time
 
-from lib.process import free_port, require, until
+from lib.process import HANG_S, free_port, require, until
 from lib.registry import add, test
 from lib.world import PEERS, PYTHON, SERVICE_ADDRESS, TAP, WAYS
 
@@ -12,8 +12,6 @@ WARM, ROUNDS = 10, 200
 # A survivor that is not told of a death finds it when the service ends what the dead left, not before this time. To be told takes some
 # milliseconds: the quickest quarter of many rounds is below this limit however busy the machine is.
 UNTOLD_NS = 500_000_000
-# Only detects hangs.
-HANG_S = 60
 # Of 50 rounds, each of which must leave nothing.
 # The ring of 4 MiB between a core and the slow path is written from its beginning to its end before any of it is used again.
 GROWTH_BYTES, GROWTH_DESCRIPTORS = (2 << 20) + (4 << 20), 5

@@ -3,16 +3,13 @@
 import subprocess
 
 from lib.links import Machine
-from lib.process import require, until
+from lib.process import HANG_S, require, until
 from lib.registry import test
 from lib.world import HOST_ADDRESS, PEERS, PYTHON, SERVICE_ADDRESS, find, free_port
 
 
-# Only detects hangs, of which each test names the cause.
-HANG_S = 60
-
-
 def lines(process):
+    """What it has printed when it has ended well, as it must within HANG_S: a case names what would last longer."""
     return process.succeed(HANG_S).splitlines()
 
 
