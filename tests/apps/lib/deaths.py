@@ -4,16 +4,14 @@ import os
 import signal
 import time
 
-from lib.process import free_port, require, until
+from lib.process import HANG_S, free_port, require, until
 from lib.registry import add, test
 from lib.world import PEERS, PYTHON, SERVICE_ADDRESS, TAP, WAYS
 
 WARM, ROUNDS = 10, 200
-# A survivor that is not told of a death finds it when the service ends what the dead left, after this time. The median of many rounds is
-# below it however busy the machine is.
+# A survivor that is not told of a death finds it when the service ends what the dead left, not before this time. To be told takes some
+# milliseconds: the quickest quarter of many rounds is below this limit however busy the machine is.
 UNTOLD_NS = 500_000_000
-# Only detects hangs.
-HANG_S = 30
 # Of 50 rounds, each of which must leave nothing.
 # The ring of 4 MiB between a core and the slow path is written from its beginning to its end before any of it is used again.
 GROWTH_BYTES, GROWTH_DESCRIPTORS = (2 << 20) + (4 << 20), 5
@@ -115,7 +113,7 @@ def killed(victim_role, mode, expected):
         late.sort()
         median, p95, worst = (late[int(len(late) * part)] / 1e6 for part in (0.5, 0.95, 0.999))
         shown = f"seen after {median:.1f} ms, 95 % within {p95:.1f} ms, worst {worst:.1f} ms"
-        require(median * 1e6 < UNTOLD_NS, f"{shown}: it is not told of the death")
+        require(late[len(late) // 4] < UNTOLD_NS, f"{shown}: it is not told of the death")
         w.prove_way(WARM + ROUNDS)
         return shown
 
@@ -127,20 +125,19 @@ for way_name in ("pair", "relay", "tap_server", "tap_client"):
     roles = {"tap_server": ("listen",), "tap_client": ("connect",)}.get(way_name, ("connect", "listen"))
     for role in roles:
         for victim_mode, seen in (("pump", "eof"), ("mute", "reset")):
-            add(f"{way_name}.killed_{role}_{victim_mode}", killed(role, victim_mode, seen), WAYS[way_name], limit_s=90)
+            add(f"{way_name}.killed_{role}_{victim_mode}", killed(role, victim_mode, seen), WAYS[way_name], limit_s=180)
 
 
-@test("pair.killed_with_200_connections", limit_s=30)
+@test("pair.killed_with_200_connections", limit_s=120)
 def killed_server_with_many(w):
     """A server with 200 connections is killed: every client sees it."""
     port = free_port()
     server = w.server("echo_server", [w.program("echo_server"), "127.0.0.1", port, "level"], port, launcher=False)
     command = [*PYTHON, PEERS / "orphan.py", "many", "127.0.0.1", port]
     client = w.client("clients", command, launcher=False)
-    client.until_prints("waiting")
-    time.sleep(0.1)
+    client.until_prints("waiting", HANG_S)
     server.kill()
-    require("ended 200" in client.succeed(), client.output())
+    require("ended 200" in client.succeed(HANG_S), client.output())
 
 
 # The service.
@@ -164,7 +161,8 @@ def kill_service(w, port):
     """Kills the service under applications that wait in every way; returns their processes and the worst delay in ms."""
     server = w.server("server", [*PYTHON, PEERS / "orphan.py", "server", "127.0.0.1", port], port, launcher=False)
     client = w.client("orphan", [*PYTHON, PEERS / "orphan.py", "client", "127.0.0.1", port], launcher=False)
-    client.until_prints("waiting")
+    client.until_prints("waiting", HANG_S)
+    # Most of its threads sleep by now; one that makes its call later finds the same error.
     time.sleep(0.3)
     w.prove_accelerated(2 * len(BLOCKED))
     when = time.monotonic_ns()
@@ -177,7 +175,7 @@ def kill_service(w, port):
     return server, client, max(at - when for _, at in seen.values()) / 1e6
 
 
-@test("service.killed", limit_s=90, kernel=False, own_service=True)
+@test("service.killed", limit_s=240, kernel=False, own_service=True)
 def service_killed(w):
     """Blocked calls fail; the same processes go on with kernel sockets, and with Towpath when it is back."""
     w.up()
@@ -191,6 +189,7 @@ def service_killed(w):
     for process in (server, client):
         require(process.running(), f"{process.name} ended with status {process.popen.poll()}")
     w.up()
+    # After a vain attempt a process asks for the service again 250 ms later at the earliest.
     time.sleep(0.5)
     os.kill(client.pid, signal.SIGUSR1)
     client.until_prints("fresh 2", HANG_S)
@@ -199,16 +198,17 @@ def service_killed(w):
     return f"the last of {len(BLOCKED)} blocked calls returned after {worst:.1f} ms, new sockets after {1000 * fresh:.0f} ms"
 
 
-@test("service.stopped", limit_s=90, kernel=False, own_service=True)
+@test("service.stopped", limit_s=240, kernel=False, own_service=True)
 def service_stopped(w):
     """`towpath down` under load: applications see resets, nobody hangs or crashes, nothing is left."""
     w.up()
     port = free_port()
     server = w.server("echo_server", [w.program("echo_server"), "127.0.0.1", port, "level"], port, launcher=False)
     client = w.client("echo_load", [w.program("echo_load"), "127.0.0.1", port, 50, 1, 64, 20], launcher=False)
-    client.until_prints("open")
+    client.until_prints("open", HANG_S)
+    # Some messages may flow; an end before the first one is the same to the client.
     time.sleep(0.3)
-    done = w.command("down")
+    done = w.command("down", seconds=HANG_S)
     require(done.returncode == 0, f"towpath down: {done.stderr}")
     require(w.service.wait(HANG_S) == 0, f"the service ended with status {w.service.popen.returncode}")
     require(not w.control.exists(), "the control socket is left behind")
@@ -217,7 +217,7 @@ def service_stopped(w):
     require(server.running(), f"the server ended with status {server.popen.poll()}")
 
 
-@test("service.killed_under_transfer", limit_s=60, kernel=False, own_service=True)
+@test("service.killed_under_transfer", limit_s=180, kernel=False, own_service=True)
 def service_killed_under_transfer(w):
     """Ten times: kill -9 of the service while bytes flow; neither end hangs or dies of a signal."""
     for _ in range(10):
@@ -226,7 +226,7 @@ def service_killed_under_transfer(w):
         command = [w.program("peer"), "listen", "127.0.0.1", port, "watch"]
         listener = w.server("listener", command, port, launcher=False)
         client = w.client("client", [w.program("peer"), "connect", "127.0.0.1", port, "pump"], launcher=False)
-        listener.until_prints("ready")
+        listener.until_prints("ready", HANG_S)
         w.service.kill()
         w.service.wait()
         require(client.wait(HANG_S) == 0, f"the client ended with status {client.popen.returncode}")
@@ -236,7 +236,7 @@ def service_killed_under_transfer(w):
         forget(w)
 
 
-@test("tap_server.heirs", kernel=False, own_service=True, namespace=True, limit_s=60)
+@test("tap_server.heirs", kernel=False, own_service=True, namespace=True, limit_s=150)
 def heirs(w):
     """What the children of a forking server lend in its memory comes back, however they end: five times as much as it has."""
     w.up(*TAP, "--region-mib", "4")
@@ -245,6 +245,6 @@ def heirs(w):
     server = w.start("server", [*command, "serve", SERVICE_ADDRESS, port], accelerated=True, launcher=False)
     w.until_listening(server, port, True)
     client = w.start("client", [*command, "ask", SERVICE_ADDRESS, port, connections], accelerated=False)
-    whole = int(client.succeed(50))
+    whole = int(client.succeed(HANG_S))
     require(whole == connections, f"{whole} of {connections} answers were whole")
     w.prove_accelerated(connections)

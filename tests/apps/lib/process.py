@@ -17,6 +17,8 @@ CLONE_NEWNET = 0x40000000
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _ports_given = set()
+# Only detects hangs: a busy machine takes its time.
+HANG_S = 60
 # Seconds between two looks that start a program each: each costs some milliseconds of a processor.
 LOOK_S = 0.01
 
@@ -158,14 +160,14 @@ class Process:
     def running(self):
         return self.popen.poll() is None
 
-    def wait(self, seconds=20):
+    def wait(self, seconds=HANG_S):
         """Waits for its end; returns the exit status (negative: the signal)."""
         try:
             return self.popen.wait(seconds)
         except subprocess.TimeoutExpired:
             raise Failure(f"{self.name} did not end within {seconds} s") from None
 
-    def succeed(self, seconds=20):
+    def succeed(self, seconds=HANG_S):
         """Waits for its good end; returns what it printed."""
         status = self.wait(seconds)
         require(status == 0, f"{self.name} ended with status {status}")
@@ -175,7 +177,7 @@ class Process:
         if self.running():
             os.kill(self.pid, number)
 
-    def until_prints(self, text, seconds=10):
+    def until_prints(self, text, seconds=HANG_S):
         """Waits until either of its outputs contains the text."""
 
         def condition():

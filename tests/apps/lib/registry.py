@@ -5,6 +5,10 @@ from dataclasses import dataclass
 from lib.world import PAIR, Way
 
 
+# Of a test that says nothing else.
+LIMIT_S = 120
+
+
 @dataclass
 class Test:
     name: str
@@ -32,7 +36,7 @@ class Test:
 TESTS = []
 
 
-def add(name, function, way=PAIR, limit_s=30, **properties):
+def add(name, function, way=PAIR, limit_s=LIMIT_S, **properties):
     """Adds a test to the list."""
     TESTS.append(Test(name, function, way, limit_s, **properties))
 

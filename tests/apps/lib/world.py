@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from lib.process import LOOK_S, Failure, Process, Skip, children, free_port, kill_all, require, until
+from lib.process import HANG_S, LOOK_S, Failure, Process, Skip, children, free_port, kill_all, require, until
 
 HERE = Path(__file__).resolve().parent.parent
 PEERS = HERE / "peers"
@@ -116,7 +116,7 @@ class World:
         """What stands before a command that is to go through Towpath."""
         return [self.towpath, "run", "--control", self.control, *flags, "--"]
 
-    def server(self, name, command, port, seconds=10, **how):
+    def server(self, name, command, port, seconds=HANG_S, **how):
         """Starts the way's server and waits until it listens."""
         process = self.start(name, command, accelerated=self.way.server, **how)
         self.until_listening(process, port, self.way.server, seconds)
@@ -126,7 +126,7 @@ class World:
         """Starts the way's client."""
         return self.start(name, command, accelerated=self.way.client, **how)
 
-    def ask(self, name, command, seconds=20, **how):
+    def ask(self, name, command, seconds=HANG_S, **how):
         """Runs the way's client to its good end; returns what it printed."""
         return self.client(name, command, **how).succeed(seconds)
 
@@ -134,7 +134,7 @@ class World:
         """Path of a program of tests/apps/c."""
         return self.options.programs / name
 
-    def until_listening(self, process, port, accelerated=False, seconds=10):
+    def until_listening(self, process, port, accelerated=False, seconds=HANG_S):
         """The kernel socket listens, and the service knows of it where it must."""
 
         def listening():
@@ -160,14 +160,14 @@ class World:
         self.processes.append(self.service)
         self.until_up()
 
-    def until_up(self, seconds=10):
+    def until_up(self, seconds=HANG_S):
         def answers():
             require(self.service.running(), f"towpath up ended with status {self.service.popen.poll()}")
             return self.command("stat", "--json").returncode == 0
 
         until(answers, seconds, "the service answers", LOOK_S)
 
-    def command(self, *arguments, seconds=10):
+    def command(self, *arguments, seconds=HANG_S):
         """Runs `towpath ARGUMENTS --control ...`; returns the completed process."""
         return run_towpath([self.towpath, *arguments, "--control", self.control], seconds, self.asking)
 
@@ -213,7 +213,7 @@ class World:
         if self.way.carried and not self.kernel:
             self.prove_way(connections, self.stat()["accelerated"] // 19)
 
-    def prove_clean(self, seconds=2):
+    def prove_clean(self, seconds=HANG_S):
         """When all applications are gone the service lives, and no socket is left but those that TCP keeps a while."""
         if self.kernel or self.service is None:
             return
@@ -254,7 +254,7 @@ class World:
         return lines
 
 
-def run_towpath(command, seconds=10, environment=None):
+def run_towpath(command, seconds=HANG_S, environment=None):
     try:
         return subprocess.run(
             [str(part) for part in command],

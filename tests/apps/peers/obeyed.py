@@ -1,6 +1,8 @@
-"""Ends of connections on which one option matters. `serve ADDRESS PORT WHAT` or `CASE [NUMBER...] ADDRESS PORT`."""
+"""Ends of connections on which one option matters. `serve ADDRESS PORT WHAT` or `CASE [NUMBER...] ADDRESS PORT`. Some
+cases wait for the file `go-on` in their directory."""
 
 import errno
+import os
 import socket
 import struct
 import sys
@@ -19,10 +21,16 @@ def show(*words):
     print(*words, flush=True)
 
 
+def wait_to_go_on():
+    while not os.path.exists("go-on"):
+        time.sleep(0.01)
+
+
 def pieces(conn):
-    """Each piece as it came, with its time in milliseconds. The sender pauses between what belongs together."""
+    """The size of each piece as it came, which the sender is told too: only then does it send what does not belong to it."""
     while data := conn.recv(65536):
-        show(int(time.monotonic() * 1000), len(data))
+        show(len(data))
+        conn.sendall(struct.pack("I", len(data)))
 
 
 def segments(conn):
@@ -45,21 +53,18 @@ def end(conn):
 
 
 def hold(conn):
-    time.sleep(60)
+    time.sleep(600)
 
 
 def flood(conn):
-    """Sends what goes, and shows the window that the peer leaves: what is in its hands and not acknowledged as read."""
+    """Sends what goes, and shows forty times the window that the peer leaves: what is in its hands and not acknowledged as read."""
     conn.setblocking(False)
-    deadline = time.monotonic() + 4
-    while time.monotonic() < deadline:
+    for _ in range(40):
         try:
             while True:
                 conn.send(bytes(16384))
         except BlockingIOError:
             pass
-        except OSError:
-            return
         info = conn.getsockopt(TCP, socket.TCP_INFO, 248)
         # tcpi_snd_wnd
         show(struct.unpack_from("I", info, 228)[0])
@@ -91,29 +96,60 @@ def connect(address, port, *options):
     return conn
 
 
+# A cork holds for 200 ms. A sender that took longer than this may have been too slow for it, and tries again.
+QUICK_S = 0.15
+# In this time what is not held back arrives, alone.
+PAUSE_S = 0.005
+
+
+def arrived(conn, total):
+    """The sizes of the pieces in which the peer got so many bytes."""
+    sizes = []
+    while sum(sizes) < total:
+        sizes.append(struct.unpack("I", conn.recv(4, socket.MSG_WAITALL))[0])
+    return sizes
+
+
+def quickly(conn, what, send):
+    """Shows the pieces in which 1000 bytes arrived that `send` has sent without being interrupted for long."""
+    while True:
+        began = time.monotonic()
+        send()
+        lasted = time.monotonic() - began
+        sizes = arrived(conn, 1000)
+        if lasted < QUICK_S:
+            return show(what, *sizes)
+
+
 def cork(address, port):
     conn = connect(address, port, (TCP, socket.TCP_NODELAY, 1))
-    # Taken away.
+
+    def taken_away():
+        conn.setsockopt(TCP, socket.TCP_CORK, 1)
+        for _ in range(10):
+            conn.send(bytes(100))
+            time.sleep(PAUSE_S)
+        conn.setsockopt(TCP, socket.TCP_CORK, 0)
+
+    def more_to_come():
+        for _ in range(9):
+            conn.send(bytes(100), socket.MSG_MORE)
+            time.sleep(PAUSE_S)
+        conn.send(bytes(100))
+
+    quickly(conn, "taken_away", taken_away)
+    quickly(conn, "more_to_come", more_to_come)
     conn.setsockopt(TCP, socket.TCP_CORK, 1)
+    began = time.monotonic()
+    conn.send(bytes(100))
+    sizes = arrived(conn, 100)
+    show("left_alone", *sizes, time.monotonic() - began)
+    began = time.monotonic()
     for _ in range(10):
         conn.send(bytes(100))
-    time.sleep(0.05)
-    conn.setsockopt(TCP, socket.TCP_CORK, 0)
-    time.sleep(0.5)
-    # More to come, until a call that does not say so.
-    for _ in range(9):
-        conn.send(bytes(100), socket.MSG_MORE)
-    time.sleep(0.05)
-    conn.send(bytes(100))
-    time.sleep(0.05)
-    # Left alone.
-    conn.setsockopt(TCP, socket.TCP_CORK, 1)
-    conn.send(bytes(100))
-    time.sleep(0.7)
-    # The end.
-    for _ in range(10):
-        conn.send(bytes(100))
+        time.sleep(PAUSE_S)
     conn.close()
+    show("the_end", "quick" if time.monotonic() - began < QUICK_S else "slow")
 
 
 def max_segment(size, address, port):
@@ -159,13 +195,14 @@ def wait_for_error(conn, began):
 def user_timeout(ms, address, port):
     conn = connect(address, port, (TCP, socket.TCP_USER_TIMEOUT, int(ms)))
     show("sending")
-    time.sleep(0.5)
+    wait_to_go_on()
     began = time.monotonic()
     conn.send(b"x")
     wait_for_error(conn, began)
 
 
 def keepalive(idle, interval, count, address, port):
+    began = time.monotonic()
     conn = connect(
         address,
         port,
@@ -175,12 +212,12 @@ def keepalive(idle, interval, count, address, port):
         (TCP, socket.TCP_KEEPCNT, int(count)),
     )
     show("idle")
-    wait_for_error(conn, time.monotonic())
+    wait_for_error(conn, began)
 
 
 def syn_count(count, address, port):
     show("ready")
-    time.sleep(1)
+    wait_to_go_on()
     began = time.monotonic()
     try:
         connect(address, port, (TCP, socket.TCP_SYNCNT, int(count)))
@@ -191,10 +228,11 @@ def syn_count(count, address, port):
 
 def receive_buffer(size, address, port):
     conn = connect(address, port, (socket.SOL_SOCKET, socket.SO_RCVBUF, int(size)))
-    deadline = time.monotonic() + 3
-    while time.monotonic() < deadline:
-        conn.recv(65536)
-    time.sleep(0.5)
+    # Some buffers full, then no more.
+    left = 20 * int(size)
+    while left > 0:
+        left -= len(conn.recv(65536))
+    wait_to_go_on()
 
 
 def tos(value, address, port):

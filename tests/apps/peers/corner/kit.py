@@ -44,7 +44,7 @@ def expect_errno(expected, function, *arguments):
     raise AssertionError(f"{function.__name__} gave {result!r} instead of {[errno.errorcode[e] for e in expected]}")
 
 
-def wait_for(condition, what, seconds=5):
+def wait_for(condition, what, seconds=60):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, what
