@@ -442,10 +442,11 @@ impl Sock {
         }
     }
 
-    /// [`Endpoint::has_more`] of the connection; true for anything else.
+    /// [`Endpoint::has_more`] of the connection; true for anything else, also for a connection that another process has taken: the call
+    /// takes it back. A thread that slept on would not be told of it again.
     pub fn has_more(&self, so_far: SoFar) -> bool {
         match self.decided() {
-            Some(Role::Stream(link)) => link.has_more(so_far),
+            Some(Role::Stream(link)) => link.is_elsewhere() || link.has_more(so_far),
             _ => true,
         }
     }

@@ -1,4 +1,4 @@
-"""git over its own protocol: its daemon hands each connection to a program, and its client shares its own with one."""
+"""A connection that a parent and its child use at once: a child that writes while its parent waits in `recv`, and git, whose clients do so."""
 
 import subprocess
 from pathlib import Path
@@ -6,9 +6,25 @@ from pathlib import Path
 from lib.process import Skip, require
 from lib.programs import needs, write_random
 from lib.registry import add
-from lib.world import WAYS, find, free_port
+from lib.world import PEERS, PYTHON, WAYS, find, free_port
 
 MIB = 1 << 20
+
+
+def child_writes(w):
+    """The child's bytes arrive whole and in order; its parent's thread gets the answer to them, and then the end."""
+    port, size, rounds = free_port(), 3 * MIB, 20
+    write_random(w.directory / "file", size)
+    program = [*PYTHON, PEERS / "shared.py"]
+    server = w.server("server", [*program, "serve", w.way.listen, port, size, rounds], port)
+    said = w.ask("client", [*program, "connect", w.way.target, port, w.directory / "file", rounds], 60)
+    require(said == "done\n", said)
+    server.succeed()
+    w.prove_way(rounds)
+
+
+# git
+
 # Nothing of the user's or the machine's configuration.
 GIT = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null"}
 AUTHOR = ("-c", "user.name=A", "-c", "user.email=a@b")
@@ -75,5 +91,6 @@ def git(w):
     w.prove_way(2 * rounds)
 
 
-# `tap_server`: the daemon's children serve on the connection that it has accepted, as inetd's do.
-add("tap_server.git", needs(git, "git"), WAYS["tap_server"], limit_s=300)
+for way_name in ("pair", "relay", "tap_server", "tap_client"):
+    add(f"{way_name}.child_writes", needs(child_writes, "cat"), WAYS[way_name], limit_s=150)
+    add(f"{way_name}.git", needs(git, "git"), WAYS[way_name], limit_s=300)

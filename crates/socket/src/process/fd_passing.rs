@@ -91,6 +91,10 @@ fn is_behind(sock: &Sock, fd: RawFd, name: u64) -> bool {
     sock.cookie() == name || is_unnamed_listener() && sys::cookie(fd) == Some(name)
 }
 
+/// How often a socket's connection is asked for at its first use, each time for 20 ms. A `vfork` child, which does not wait for the answer,
+/// hands it over shortly before; on a busy machine the service may hear of it later than of us.
+const TAKES: usize = 10;
+
 /// First use of a socket that came into this process: asks the service for its connection or accept queue.
 #[cold]
 pub fn take_over(sock: &Sock) {
@@ -100,9 +104,10 @@ pub fn take_over(sock: &Sock) {
             Ok(()) => listen::join(&sock, fd),
             Err(_) => io_uring::put_off(&sock, fd),
         },
-        // The call finds a socket without a connection.
         Some((fd, _)) => {
-            let _ = take(sock, fd);
+            // If all tries fail the call finds a socket without a connection.
+            let is_too_early = |e| matches!(e, Errno::NOTCONN | Errno::AGAIN);
+            let _ = (0..TAKES).any(|_| !take(sock, fd).is_err_and(is_too_early));
         }
         None => {}
     }
@@ -164,7 +169,13 @@ pub fn reclaim(fd: RawFd) -> Result<(), Errno> {
     fresh.share_settings(old.settings());
     fresh.set(|settings| settings.cookie = cookie);
     fresh.tell_as(&old);
-    take(&fresh, fd).map_err(|e| if e == Errno::BUSY { e } else { Errno::NOTCONN })?;
+    match take(&fresh, fd) {
+        Ok(()) => {}
+        // The process that has it is in a call, which waits for memory or a processor: the caller's call waits for that, too.
+        Err(Errno::AGAIN) => return Ok(()),
+        Err(Errno::BUSY) => return Err(Errno::BUSY),
+        Err(_) => return Err(Errno::NOTCONN),
+    }
     if let Some(link) = fresh.link() {
         link.buffer.store(before.buffer.load(Ordering::Relaxed), Ordering::Relaxed);
         link.lowat.store(before.lowat.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -7,6 +7,7 @@ use rustix::fd::RawFd;
 use session::lock;
 use session::sleeper::Context;
 use session::sys::small_vec::Few;
+use shm::TRUST_CONTEXT;
 use std::mem;
 use std::sync::{Arc, MutexGuard, Weak};
 
@@ -204,7 +205,12 @@ impl Sock {
         let thread = watchers.threads().next_back().map(|c| c.number);
         let context = thread.or_else(|| watchers.sets().find_map(|(set, _)| set.context_number()));
         if !link.has_moved() {
-            watch(link.halves().0, context);
+            let own = link.halves().0;
+            watch(own, context);
+            if link.has_moved() {
+                // The service has taken the connection meanwhile, and is told now. Its watcher may have been overwritten here.
+                watch(own, Some(TRUST_CONTEXT));
+            }
         }
     }
 }
