@@ -8,7 +8,7 @@
 //!                                                                                  \--> ..
 //! ```
 //! A socket becomes a member when a table names its queue, or a later one, for the first time; until then it receives nothing and has no ring. A
-//! group costs the kernel about 150 ns for each frame, and a ring 32 MiB: an interface that one core serves pays neither. A new table is a new
+//! group costs the kernel about 150 ns for each frame, and a ring takes 21 MB: an interface that one core serves pays neither. A new table is a new
 //! program: the kernel puts it in the old one's place while frames come, and loses none.
 
 mod program;

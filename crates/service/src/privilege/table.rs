@@ -250,7 +250,7 @@ pub const TABLE: &[Row] = &[
         is_used: |config| config.port == PortKind::Tap,
     },
     Row {
-        feature: "groups of flows brought to cores (`--port tap` with several `--cores`); without it one core serves, or cores hand packets on",
+        feature: "groups of flows brought to cores (`--port tap`, unless there is one processor or `--cores 1`); without it one core serves, or cores hand packets on",
         at_start: CapabilitySet::BPF,
         kept: NONE,
         files: "for `--cores auto`: `/proc/stat`, `/proc/pressure/cpu`, `cpu.max` of the service's cgroups",
