@@ -28,7 +28,7 @@ pub struct AcceptRecord {
 const PRESENT: u64 = 1 << 8;
 
 impl AcceptRecord {
-    /// Encodes the record.
+    /// Encodes the record as the words of its place in the table.
     #[must_use]
     pub fn to_words(&self) -> [u64; RECORD_WORDS] {
         let ([a, b], [c, d]) = (address_to_words(self.local.ip()), address_to_words(self.peer.ip()));

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// The words of an address.
+/// Encodes an address as two words.
 #[must_use]
 pub fn address_to_words(ip: IpAddr) -> [u64; 2] {
     let octets = match ip {
@@ -18,4 +18,17 @@ pub fn address_to_words(ip: IpAddr) -> [u64; 2] {
 pub fn address_from_words([low, high]: [u64; 2]) -> IpAddr {
     let bits = u128::from(low) | u128::from(high) << 64;
     IpAddr::V6(Ipv6Addr::from(bits.to_le_bytes())).to_canonical()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_survives_its_words() {
+        for text in ["127.0.0.1", "::1", "fe80::1", "0.0.0.0"] {
+            let ip: IpAddr = text.parse().unwrap();
+            assert_eq!(address_from_words(address_to_words(ip)), ip);
+        }
+    }
 }

@@ -231,7 +231,7 @@ impl Elastic {
     pub fn set_cores(&mut self, now: Instant, slow: &mut SlowPath, cores: Option<u8>) {
         match cores {
             Some(cores) => self.fix(now, slow, cores, Why::Asked),
-            None => self.follow_load(Some(now)),
+            None => self.watch_load(Some(now)),
         }
     }
 
@@ -240,15 +240,15 @@ impl Elastic {
         self.fix(now, slow, 1, Why::Unsteered);
     }
 
-    /// The load decides from this tick on; `None`: no longer.
-    fn follow_load(&mut self, tick_at: Option<Instant>) {
+    /// Measures the load from this instant on, and has it decide; `None`: stops that.
+    fn watch_load(&mut self, tick_at: Option<Instant>) {
         self.is_auto = tick_at.is_some();
         self.loads.watch(self.is_auto);
         self.tick_at = tick_at;
     }
 
     fn fix(&mut self, now: Instant, slow: &mut SlowPath, cores: u8, why: Why) {
-        self.follow_load(None);
+        self.watch_load(None);
         self.scaler.set(cores);
         let cores = self.scaler.serving();
         self.rescale(now, slow, Change { cores, why });

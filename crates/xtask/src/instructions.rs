@@ -87,8 +87,8 @@ pub fn run(workspace: &Workspace, write: bool) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// Builds the benches of all packages in one build, which knows one set of features for the libraries below them, and returns the programs'
-/// paths by package.
+/// Builds the benches of all packages in one build, so that the libraries below them are built once, with one set of features. Returns the
+/// paths of the programs by the names of their packages.
 fn build(root: &Path) -> anyhow::Result<BTreeMap<String, PathBuf>> {
     let output = Command::new("cargo")
         .args(["bench", "--quiet", "--workspace", "--bench", BENCH, "--no-run", "--message-format", "json"])

@@ -125,7 +125,7 @@ def receive_buffer(w):
     windows = [int(line) for line in lines(server)]
     go_on(w)
     client.succeed(HANG_S)
-    require(0 < max(windows) <= 20_000, f"windows as the kernel saw them: {windows}")
+    require(len(windows) > 5 and 0 < max(windows) <= 20_000, f"windows as the kernel saw them: {windows}")
     w.prove_accelerated(1)
 
 

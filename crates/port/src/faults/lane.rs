@@ -173,8 +173,8 @@ impl Lane {
     }
 }
 
-/// True for ARP. It has no checksum, so one changed byte would teach a peer a wrong address for minutes; a network drops such frames by the
-/// link's checksum.
+/// True for ARP. It has no checksum, so one changed byte would teach a peer a wrong address for minutes. On a real link the frame's
+/// checksum finds the change, and the frame is dropped.
 fn is_arp(frame: &[u8]) -> bool {
     EthernetHeader::parse(frame).is_ok_and(|header| header.ethertype == EtherType::ARP)
 }
