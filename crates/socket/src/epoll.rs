@@ -256,10 +256,17 @@ impl Set {
     /// Gets a context of the present registration and puts its descriptor into the kernel's set, unless that is done.
     fn prepare(&self) {
         let Some(client) = session::current() else { return };
+        let is_kept = |place: &Option<Arc<Context>>| {
+            place.as_ref().is_some_and(|context| Arc::ptr_eq(&context.client, &client))
+        };
+        if is_kept(&lock(&self.context)) {
+            self.accelerated.store(true, Ordering::SeqCst);
+            return;
+        }
+        let _deferred = Deferred::begin();
         let fresh = {
             let mut context = lock(&self.context);
-            let kept = context.as_ref().is_some_and(|c| Arc::ptr_eq(&c.client, &client));
-            if kept { None } else { self.take_context(&mut context, &client) }
+            if is_kept(&context) { None } else { self.take_context(&mut context, &client) }
         };
         self.accelerated.store(true, Ordering::SeqCst);
         if fresh.is_some() {

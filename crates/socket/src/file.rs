@@ -471,8 +471,8 @@ pub fn is_stream(fd: RawFd) -> bool {
 /// `epoll_ctl` for `fd` in the set `epfd`.
 pub fn epoll_control(epfd: RawFd, op: i32, fd: RawFd, event: Option<libc::epoll_event>) -> Handled<()> {
     let Some(set) = SETS.pin(epfd) else { return single_out(fd).err().map(Err) };
-    // Programs call `EPOLL_CTL_MOD` for each request: it is kept cheap, and defers no signals.
-    let _deferred = (op != libc::EPOLL_CTL_MOD).then(Deferred::begin);
+    // Programs change what they want of a connection for each request, by `EPOLL_CTL_MOD` or by DEL and ADD: no signals are put off there.
+    let _deferred = (op != libc::EPOLL_CTL_MOD && !is_stream(fd)).then(Deferred::begin);
     io_uring::settle_connect(fd);
     match SOCKS.pin(fd) {
         Some(sock) => {
