@@ -6,11 +6,9 @@ use crate::region::Mapped;
 use base::limits::SLOTS_MAX;
 use control::Left;
 use queue::Violation;
-use queue::stream::{Sender, raise};
+use queue::stream::{Sender, closing, ending, raise};
 use rustix::io::Errno;
-use shm::half_flags::{
-    self, FAILED, FIN, LINGER, LINGER_SHIFT, MUTE, NEAR, OPEN, PASSIVE, READ_CLOSED, RELEASED, RESET,
-};
+use shm::half_flags::{self, FAILED, FIN, LINGER, LINGER_SHIFT, MUTE, NEAR, OPEN, RELEASED, RESET};
 use shm::{Half, MOVED, Side, SockBlock, TRUST};
 pub use shm::{sock_flags as flags, sock_state as state};
 use std::sync::Arc;
@@ -394,14 +392,10 @@ impl Endpoint {
         }
     }
 
-    /// Ends this side's stream, and raises `more` at the same time. [`PASSIVE`] says that the other side had ended its own before: when both
-    /// sides end theirs at once, neither has the flag.
-    pub fn end_stream(&self, more: u32) {
+    /// Ends this side's stream.
+    pub fn end_stream(&self) {
         let (own, peer) = self.halves();
-        let is_second = peer.flags.load(Ordering::Acquire) & FIN != 0;
-        let is_new = own.flags.load(Ordering::Relaxed) & FIN == 0;
-        let order = if is_second && is_new { PASSIVE } else { 0 };
-        raise(own, FIN | order | more);
+        raise(own, ending(own.flags.load(Ordering::Relaxed), peer.flags.load(Ordering::Acquire)));
     }
 
     /// Notes `TCP_LINGER2` for the service, which gives the port of a closed connection back to the kernel. As on Linux a negative number
@@ -444,21 +438,13 @@ impl Endpoint {
         let (own_half, peer) = self.halves();
         // Take both locks: another thread's copy finishes first. A copy that this very call interrupted cannot.
         let _locks = (own(&b.tx_lock, &self.mapped), own(&b.rx_lock, &self.mapped));
-        let _ = self.peer_flags();
-        let unread = peer.tx_head.load(Ordering::Acquire) != b.rx_tail.load(Ordering::Relaxed);
-        let finished = own_half.flags.load(Ordering::Relaxed) & FIN != 0;
-        // A connection that was cut must not end like a finished one: the reader would take a part for the whole.
-        let end = match (self.is_over(), finished) {
-            (true, true) => 0,
-            (true, false) => RESET,
-            (false, _) if unread || hard => RESET,
-            (false, _) => FIN,
-        };
+        let others = self.peer_flags();
+        let is_unread = peer.tx_head.load(Ordering::Acquire) != b.rx_tail.load(Ordering::Relaxed);
+        // A connection may also be over by what only this side knows.
+        let cut = if self.is_over() { RESET } else { 0 };
+        let bits = closing(own_half.flags.load(Ordering::Relaxed) | cut, others, is_unread, hard);
         self.let_go_owned();
-        match end {
-            FIN => self.end_stream(READ_CLOSED | RELEASED),
-            _ => raise(own_half, end | READ_CLOSED | RELEASED),
-        }
+        raise(own_half, bits);
         self.tell();
         self.announce();
         if !self.leave_rings() {

@@ -470,7 +470,7 @@ impl Endpoint {
             let _owned = own(&self.block().tx_lock, &self.mapped)?;
             self.let_go_owned();
             self.note(state::SHUT_WR);
-            self.end_stream(0);
+            self.end_stream();
         }
         self.tell();
         if write {

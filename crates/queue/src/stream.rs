@@ -345,10 +345,34 @@ pub fn raise(own: &Half, flag: u32) {
     fence(SeqCst);
 }
 
-/// Closes one end of a connection in the place of its owner, which is dead or has let go, by Linux's rule: a reset if input is unread or
-/// `reset` says so, else the end of the stream. If the owner has let go of a connection that neither side has ended, it has written nonsense:
-/// a reset. True: the other side has not closed its end yet, and is to be told.
-pub fn close_for(own: &Half, peer: &Half, reset: bool) -> bool {
+/// The flags with which an end ends its stream. `own` and `peer` are the flags of the two halves. [`half_flags::PASSIVE`] says that the other
+/// side had ended its own before: when both end theirs at once, neither has the flag.
+#[must_use]
+pub const fn ending(own: u32, peer: u32) -> u32 {
+    use half_flags::{FIN, PASSIVE};
+    if own & FIN == 0 && peer & FIN != 0 { FIN | PASSIVE } else { FIN }
+}
+
+/// The flags with which an end closes, by Linux's rule (`tcp_close`): a reset if input is unread or `hard` asks for one, else the end of the
+/// stream. `own` and `peer` are the flags of the two halves.
+#[must_use]
+pub const fn closing(own: u32, peer: u32, is_unread: bool, hard: bool) -> u32 {
+    use half_flags::{FAILED, FIN, READ_CLOSED, RELEASED, RESET};
+    let is_cut = own & RESET != 0 || peer & (RESET | FAILED) != 0;
+    let end = match own & FIN != 0 {
+        true if is_cut => 0,
+        // The end of a cut stream must not look like a FIN: the reader would take a part for the whole.
+        false if is_cut => RESET,
+        _ if is_unread || hard => RESET,
+        _ => ending(own, peer),
+    };
+    end | READ_CLOSED | RELEASED
+}
+
+/// Closes one end of a connection in the place of its owner, which is dead or has let go, as [`closing`] says. If the owner has let go of
+/// a connection that neither side has ended, it has written nonsense: a reset. True: the other side has not closed its end yet, and is to be
+/// told.
+pub fn close_for(own: &Half, peer: &Half, hard: bool) -> bool {
     use half_flags::{FAILED, FIN, READ_CLOSED, RELEASED, RESET};
     let (flags, others) = (own.flags.load(Acquire), peer.flags.load(Acquire));
     if flags & RELEASED != 0 {
@@ -359,7 +383,7 @@ pub fn close_for(own: &Half, peer: &Half, reset: bool) -> bool {
         return is_open;
     }
     let is_unread = peer.tx_head.load(Acquire) != own.rx_tail.load(Acquire);
-    raise(own, if is_unread || reset { RESET } else { FIN } | READ_CLOSED | RELEASED);
+    raise(own, closing(flags, others, is_unread, hard));
     true
 }
 

@@ -207,6 +207,29 @@ fn a_hostile_block_is_refused_or_has_positions_that_hold() {
 }
 
 #[test]
+fn unread_input_resets_and_a_cut_stream_does_not_end_like_a_finished_one() {
+    use half_flags::{FAILED, FIN, PASSIVE, READ_CLOSED, RELEASED, RESET};
+    // Flags of both halves, whether input is unread, whether a reset is asked for; how the stream ends.
+    for (own, peer, is_unread, hard, end) in [
+        (0, 0, false, false, FIN),
+        (0, FIN, false, false, FIN | PASSIVE),
+        (FIN, FIN, false, false, FIN),
+        (FIN | PASSIVE, FIN, false, false, FIN),
+        (0, FIN, true, false, RESET),
+        (FIN, 0, true, false, RESET),
+        (FIN, 0, false, true, RESET),
+        (0, RESET, false, false, RESET),
+        (0, FAILED, true, true, RESET),
+        (RESET, 0, false, false, RESET),
+        (FIN, RESET, true, true, 0),
+        (FIN | RESET, 0, true, true, 0),
+    ] {
+        let bits = closing(own, peer, is_unread, hard);
+        assert_eq!(bits, end | READ_CLOSED | RELEASED, "{own:#x} {peer:#x} {is_unread} {hard}");
+    }
+}
+
+#[test]
 fn an_end_is_closed_for_its_owner_once_and_the_other_side_is_told() {
     use half_flags::{FAILED, FIN, OPEN, READ_CLOSED, RELEASED, RESET};
     let closed = READ_CLOSED | RELEASED;

@@ -5,9 +5,9 @@ use crate::read::Read;
 use crate::ring::Ring;
 use crate::table::Kept;
 use crate::write::Write;
-use control::Request;
 use endpoint::{Endpoint, options::Name};
 use rustix::io::Errno;
+use session::connect;
 use session::reserved::Internal;
 use shm::half_flags::FIN;
 use std::net::SocketAddr;
@@ -302,18 +302,7 @@ impl Ring {
             return;
         }
         link.keep_no_more();
-        // The slot may be lent again as soon as it is released, so the lease is asked first.
-        let is_lent = link.mapped.lease.has(link.slot());
-        let is_last = link.release(self.service.client.holder_bit(), hard);
-        if is_last && is_lent {
-            link.mapped.lease.closed(link.slot());
-        }
         drop(descriptor);
-        if link.is_left() {
-            self.service.client.say(Request::LetGo);
-        }
-        if is_last && link.must_say_closed() {
-            self.service.client.say(Request::Closed { region: link.mapped.id, slot: link.slot() });
-        }
+        connect::let_go(Some(&self.service.client), &link, hard);
     }
 }

@@ -35,7 +35,7 @@ use elastic::load::Loads;
 use fastpath::Others;
 use queue::Doorbell;
 use rustix::event::{Timespec, epoll};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use shm::{SLOW_CONTEXT, Side};
 use std::collections::HashMap;
@@ -49,6 +49,8 @@ const GRACE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 
 /// Time between two looks whether virtual sockets are left, at the service's end.
 const SHUT_PAUSE: Duration = Duration::from_millis(5);
+/// Length of the table of descriptors, 8 bytes each: more than there are local ports by default.
+const DESCRIPTORS: u64 = 1 << 16;
 
 /// The report of cycles that does not change the counting.
 const LOOK: Report = Report::Cycles(control::Counting::AsItIs);
@@ -153,9 +155,9 @@ impl Service {
     /// # Errors
     /// See [`ServiceError`].
     pub fn open(config: Config) -> Result<Self, ServiceError> {
-        raise_descriptor_limit();
         let listening = Listening::open(&config)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(os("make an epoll instance"))?;
+        prepare_descriptors(epoll.as_fd());
         let signals = sys::signals().map_err(os("watch signals"))?;
         // The cores own this eventfd, and write it when they have reported something.
         let told = new_eventfd().map_err(os("make an eventfd"))?;
@@ -532,12 +534,16 @@ const fn changes_service(report: &Report) -> bool {
     }
 }
 
-/// Each application costs several descriptors: raises the soft limit to the hard limit.
-fn raise_descriptor_limit() {
+/// Each application costs several descriptors, each connection within the host one for its port: raises the soft limit to the hard limit, and
+/// makes the table of descriptors long. Later, with threads, the kernel would wait for all processors each time that it grows (4 to 180 ms).
+fn prepare_descriptors(any: BorrowedFd<'_>) {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(e) = setrlimit(Resource::Nofile, limit) {
         tracing::debug!("the limit of descriptors stays as it is: {e}");
     }
+    let most = limit.current.map_or(DESCRIPTORS, |most| most.min(DESCRIPTORS));
+    // The table stays long when the descriptor is closed.
+    drop(rustix::io::fcntl_dupfd_cloexec(any, most.saturating_sub(1) as RawFd));
 }

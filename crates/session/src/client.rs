@@ -22,7 +22,10 @@ use shm::{Region, RegionError, Side};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Longest wait for the service to read what a `vfork` child says.
+const HEARD_MOST: Duration = Duration::from_millis(100);
 
 /// This process's registration with the service.
 #[derive(Debug)]
@@ -190,15 +193,22 @@ impl Client {
         }
     }
 
-    /// Sends a message about a descriptor from a `vfork` child: an error there is not this process's.
+    /// Sends a message about a descriptor from a `vfork` child: an error there is not this process's. Returns when the service has read it,
+    /// after `HEARD_MOST` at most: what the child's program then asks comes by another line, and must find it done.
     pub fn hint(&self, request: Request, fd: RawFd) {
         if detached::is_locked() {
             return;
         }
         let _deferred = Deferred::begin();
         let message = ToService { number: 0, request };
-        if let Err(e) = lock(&self.exchange).line.send(&message, &[sys::borrow(fd)], true) {
-            log(Level::Info, format_args!("a vfork child could not say what it takes along: {e}"));
+        // Held until the end, so that all that is unread is ours.
+        let exchange = lock(&self.exchange);
+        if let Err(e) = exchange.line.send(&message, &[sys::borrow(fd)], true) {
+            return log(Level::Info, format_args!("a vfork child could not say what it takes along: {e}"));
+        }
+        let end = Instant::now() + HEARD_MOST;
+        while !sys::is_all_read(self.control) && Instant::now() < end {
+            sys::give_way();
         }
     }
 

@@ -101,6 +101,24 @@ pub fn free(client: &Client, block: u32) {
     }
 }
 
+/// Gives up this process's hold on a connection, and tells the service what it does not see; `hard`: the connection is to be reset. No `client`:
+/// the service is gone.
+pub fn let_go(client: Option<&Client>, link: &Endpoint, hard: bool) {
+    // The slot may be lent again as soon as it is released, so the lease is asked first.
+    let is_lent = link.mapped.lease.has(link.slot());
+    let is_last = link.release(client.map_or(u64::MAX, Client::holder_bit), hard);
+    if is_last && is_lent {
+        link.mapped.lease.closed(link.slot());
+    }
+    let Some(client) = client else { return };
+    if link.is_left() {
+        client.say(Request::LetGo);
+    }
+    if is_last && link.must_say_closed() {
+        client.say(Request::Closed { region: link.mapped.id, slot: link.slot() });
+    }
+}
+
 /// True when `ip` is an address of the service, not of the kernel.
 #[must_use]
 pub fn is_own(client: &Client, ip: IpAddr) -> bool {

@@ -230,6 +230,16 @@ pub fn fcntl(fd: RawFd, command: i32, argument: usize) -> Result<usize, Errno> {
     answer(unsafe { call(libc::SYS_fcntl, [fd as usize, command as usize, argument, 0, 0, 0]) })
 }
 
+/// True once the other end of the Unix socket `fd` has read all that was sent (`SIOCOUTQ`), and when that cannot be known.
+pub fn is_all_read(fd: RawFd) -> bool {
+    let mut unread = 0i32;
+    // SAFETY: the kernel writes one number into `unread`.
+    let asked = answer(unsafe {
+        call(libc::SYS_ioctl, [fd as usize, libc::TIOCOUTQ as usize, &raw mut unread as usize, 0, 0, 0])
+    });
+    asked.is_err() || unread == 0
+}
+
 /// Makes `new` a duplicate of `old`: `dup3`.
 pub fn dup3(old: RawFd, new: RawFd, flags: i32) -> Result<(), Errno> {
     // SAFETY: three numbers.

@@ -185,9 +185,9 @@ fn placeholders(connections: [u32; 2], samples: &mut Samples) -> anyhow::Result<
     Ok(())
 }
 
-/// Opens a pair with its own loopback address: ports of an earlier pair in TIME_WAIT would make the kernel's search for a port slow.
+/// Opens a pair with that many connections.
 fn open_pair(place: Place<'_>, connections: u32) -> anyhow::Result<Pair<'_>> {
-    let pair = Pair::start_from(place, address_of_its_own())?;
+    let pair = Pair::start(place)?;
     pair.connect(connections.saturating_sub(1))?;
     Ok(pair)
 }

@@ -28,8 +28,6 @@ pub enum Ask {
     Listen(Ipv4Addr),
     /// Open this many connections to this address, and keep them.
     Connect(SocketAddrV4, u32),
-    /// As [`Connect`](Self::Connect), from the first address: each local address has its own range of ports.
-    ConnectFrom(Ipv4Addr, SocketAddrV4, u32),
     /// Accept this many connections, and keep them.
     Accept(u32),
     /// Make this many unconnected sockets, and keep them.
@@ -89,12 +87,6 @@ fn obey(actor: &mut Actor, ask: Ask, fds: Vec<OwnedFd>) -> anyhow::Result<Answer
             actor.streams.reserve(count as usize);
             for _ in 0..count {
                 actor.streams.push(TcpStream::connect(address)?);
-            }
-        }
-        Ask::ConnectFrom(from, to, count) => {
-            actor.streams.reserve(count as usize);
-            for _ in 0..count {
-                actor.streams.push(calls::connect_from(from, to)?);
             }
         }
         Ask::Accept(count) => {

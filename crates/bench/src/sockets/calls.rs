@@ -48,13 +48,6 @@ pub fn bound(to: Ipv4Addr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Connects from this local address and a free port.
-pub fn connect_from(from: Ipv4Addr, to: SocketAddrV4) -> io::Result<TcpStream> {
-    let socket = bound(from)?;
-    connect_to(&socket, to)?;
-    Ok(TcpStream::from(socket))
-}
-
 fn connect_to(socket: &OwnedFd, to: SocketAddrV4) -> io::Result<()> {
     let (address, len) = c_address(to);
     // SAFETY: the address lives during the call and has `len` bytes.

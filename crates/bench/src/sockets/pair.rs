@@ -96,8 +96,6 @@ pub struct Pair<'a> {
     /// The service, if connections must be accelerated.
     pub service: Option<&'a Service>,
     address: SocketAddrV4,
-    /// The local address of further connections of the near process; `None`: the kernel chooses.
-    from: Option<Ipv4Addr>,
 }
 
 impl<'a> Pair<'a> {
@@ -106,7 +104,7 @@ impl<'a> Pair<'a> {
         let place = place.into();
         let (far, near) = (place.start(0)?, place.start(1)?);
         let address = SocketAddrV4::new(place.address(), 0);
-        let mut pair = Self { name: place.name(), near, far, service: place.service(), address, from: None };
+        let mut pair = Self { name: place.name(), near, far, service: place.service(), address };
         let bells = [eventfd(0, EventfdFlags::CLOEXEC)?, eventfd(0, EventfdFlags::CLOEXEC)?];
         let [near, far] = [&bells[0], &bells[1]].map(AsFd::as_fd);
         for (process, fds) in [(&pair.near, [near, far]), (&pair.far, [far, near])] {
@@ -117,11 +115,6 @@ impl<'a> Pair<'a> {
         pair.address.set_port(port as u16);
         pair.connect(1)?;
         Ok(pair)
-    }
-
-    /// As [`start`](Self::start); further connections come from the local address `from`.
-    pub fn start_from(place: impl Into<Place<'a>>, from: Ipv4Addr) -> anyhow::Result<Self> {
-        Ok(Self { from: Some(from), ..Self::start(place)? })
     }
 
     /// True if connections must be accelerated.
@@ -171,11 +164,7 @@ impl<'a> Pair<'a> {
         let mut left = count;
         while left > 0 {
             let now = left.min(BATCH);
-            let connect = match self.from {
-                Some(from) => Ask::ConnectFrom(from, self.address, now),
-                None => Ask::Connect(self.address, now),
-            };
-            self.both(&connect, &Ask::Accept(now))?;
+            self.both(&Ask::Connect(self.address, now), &Ask::Accept(now))?;
             left -= now;
         }
         let elapsed_ns = clock::now_ns() - start;

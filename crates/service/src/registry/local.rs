@@ -246,6 +246,12 @@ impl Registry {
         })
     }
 
+    /// Holds ports for direct connections that may come.
+    pub fn hold_ahead(&mut self) {
+        let Self { ports, pairs, relays, .. } = self;
+        ports.hold_ahead(|ends: &Ends, origin: Origin| is_live(pairs, relays, ends, origin));
+    }
+
     fn free_port(&mut self, local: SocketAddr, remote: SocketAddr, own: bool, sort: Sort) -> Option<u16> {
         let Self { ports, pairs, relays, listeners, now, .. } = self;
         let is_live = |ends: &Ends, origin: Origin| is_live(pairs, relays, ends, origin);

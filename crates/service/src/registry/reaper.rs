@@ -6,7 +6,6 @@ use crate::registry::application::Application;
 use crate::registry::channels::OWNER;
 use crate::registry::family::Family;
 use crate::registry::listen::direct::InUse;
-use crate::registry::local::port_need::note_order;
 use crate::registry::memory::pairs::PairRegion;
 use crate::registry::memory::region::{AppRegion, Use};
 use crate::registry::memory::slot_key::SlotKey;
@@ -282,7 +281,6 @@ impl Registry {
         }
         let Some(half) = pair.region.slot(slot).map(|s| &s.half) else { return };
         let (own, peer) = (&half[side], &half[side ^ 1]);
-        note_order(own, peer);
         if close_for(own, peer, reset) {
             self.ring_other_side(pair, side, slot);
         }

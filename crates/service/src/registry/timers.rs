@@ -14,7 +14,10 @@ const CLOSING: Duration = Duration::from_millis(1);
 impl Registry {
     /// When there is something to do, if nothing else happens; `None`: never.
     pub fn next_deadline(&self) -> Option<Instant> {
-        if !(self.outputs.is_empty() && self.unheard.is_empty()) || self.trusts.changed {
+        if !(self.outputs.is_empty() && self.unheard.is_empty())
+            || self.trusts.changed
+            || self.ports.is_expecting()
+        {
             return Some(self.now);
         }
         let soon = self.trusts.soon.then(|| self.now + CLOSING);
@@ -40,6 +43,7 @@ impl Registry {
         if self.timers.sweep.is_some_and(|sweep| sweep.at <= now) {
             self.sweep_on_time();
         }
+        self.hold_ahead();
         self.look_at_held();
         self.announce_due();
         if self.counting.handle_timer(now) {

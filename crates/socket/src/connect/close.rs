@@ -2,8 +2,7 @@
 
 use crate::socket::{Role, Sock, flag};
 use crate::wait::{self, sigio};
-use control::Request;
-use session::{self, detached, lock};
+use session::{self, connect, detached, lock};
 use std::mem;
 use std::time::Duration;
 
@@ -31,25 +30,13 @@ impl Sock {
             // The service knows what this process holds, and lets it go when the process ends.
             return;
         }
-        let ours = client.as_ref().map_or(u64::MAX, |c| c.holder_bit());
         match role {
             Role::Stream(link) => {
                 let waits = |seconds: &u32| *seconds > 0 && !link.mapped.pair && !link.has_moved();
                 if let Some(seconds) = linger.filter(waits) {
                     wait::sent(link, Duration::from_secs(u64::from(seconds)));
                 }
-                // The slot may be lent again as soon as it is released, so the lease is asked first.
-                let is_lent = link.mapped.lease.has(link.slot());
-                let last = link.release(ours, linger == Some(0));
-                if last && is_lent {
-                    link.mapped.lease.closed(link.slot());
-                }
-                if let (true, Some(client)) = (link.is_left(), &client) {
-                    client.say(Request::LetGo);
-                }
-                if let (true, Some(client)) = (last && link.must_say_closed(), client) {
-                    client.say(Request::Closed { region: link.mapped.id, slot: link.slot() });
-                }
+                connect::let_go(client.as_deref(), link, linger == Some(0));
             }
             Role::Listener(listener) => listener.close(client.as_deref()),
         }

@@ -91,8 +91,7 @@ fn is_behind(sock: &Sock, fd: RawFd, name: u64) -> bool {
     sock.cookie() == name || is_unnamed_listener() && sys::cookie(fd) == Some(name)
 }
 
-/// How often a socket's connection is asked for at its first use, each time for 20 ms. A `vfork` child, which does not wait for the answer,
-/// hands it over shortly before; on a busy machine the service may hear of it later than of us.
+/// How often a socket's connection is asked for at its first use, each time for 20 ms, while the process that has it is in a call.
 const TAKES: usize = 10;
 
 /// First use of a socket that came into this process: asks the service for its connection or accept queue.
@@ -106,8 +105,7 @@ pub fn take_over(sock: &Sock) {
         },
         Some((fd, _)) => {
             // If all tries fail the call finds a socket without a connection.
-            let is_too_early = |e| matches!(e, Errno::NOTCONN | Errno::AGAIN);
-            let _ = (0..TAKES).any(|_| !take(sock, fd).is_err_and(is_too_early));
+            let _ = (0..TAKES).any(|_| take(sock, fd) != Err(Errno::AGAIN));
         }
         None => {}
     }

@@ -8,6 +8,7 @@ use crate::registry::listen::origin::Origin;
 use crate::registry::Registry;
 use crate::registry::listen::table::{Listener, Listeners};
 use crate::registry::local::port_need::For;
+use crate::registry::local::port_space::Sort;
 use crate::registry::memory::connection::{Connection, GrantKey, Stage};
 use crate::registry::memory::pairs::PairRegion;
 use crate::registry::memory::region::AppRegion;
@@ -26,11 +27,13 @@ const STEP: (u32, u32) = (8, 160);
 // All numbers of a step go into one message, at most 3 bytes for each, with room for its other fields.
 const _: () = assert!(SLOTS_MAX < 1 << 21 && STEP.1 as usize * 9 + 512 <= MESSAGE_MAX);
 /// At most one in this many slots of a region is lent; the service keeps the others for connections that it sets up.
-const SHARE: u32 = 4;
+const SHARE: u32 = 2;
 /// At most one in this many ports of the kernel's range is granted to one connector for one listener.
-const PORTS_SHARE: u32 = 4;
+const PORTS_SHARE: u32 = 2;
 /// To a listener with a smaller backlog each connection asks the service.
 const BACKLOG_LEAST: u32 = 8;
+/// Pause after a time when no slot could be lent. Each such try looks at all slots and ports.
+const PAUSE: Duration = Duration::from_secs(1);
 /// No processor makes or accepts a connection in less time; measured, with its end, 18 us.
 const CONNECT_LEAST: Duration = Duration::from_micros(1);
 
@@ -52,7 +55,7 @@ pub struct Lending {
     pub local: SocketAddr,
 }
 
-/// Most ports granted for connections from one address to one listener. Most of the kernel's range stays free for connections that the
+/// Most ports granted for connections from one address to one listener. Half of the kernel's range stays free for connections that the
 /// service sets up.
 fn grants_most() -> u32 {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
@@ -114,11 +117,10 @@ impl Registry {
     fn lend_slots(&mut self, lending: Lending) -> Vec<Grant> {
         let Lending { region, queue, parties, source, local } = lending;
         let Some(pair) = self.pairs.get(region) else { return Vec::new() };
-        let most = pair.region.layout().params.slots / SHARE;
-        let listener = self.listeners.all.get(&queue);
-        if pair.lent() >= most && listener.is_none_or(|listener| listener.grants.has_all_lent_of(region)) {
+        if pair.lends_from.is_some_and(|at| self.now < at) {
             return Vec::new();
         }
+        let most = pair.region.layout().params.slots / SHARE;
         let room = self.room_to_lend(parties).min(grants_most());
         let is_of = |c: &Connection| c.grant.is_some_and(|key| key.queue == queue);
         let lent: Vec<(u32, bool)> =
@@ -132,11 +134,6 @@ impl Registry {
         if !grants.is_empty() {
             return grants;
         }
-        if lent.iter().all(|(_, is_of_it)| *is_of_it)
-            && let Some(listener) = self.listeners.all.get_mut(&queue)
-        {
-            listener.grants.note_all_lent_of(region);
-        }
         let Some(pair) = self.pairs.get(region) else { return Vec::new() };
         let granted = lent.len() as u32;
         let room = room.saturating_sub(granted);
@@ -146,6 +143,15 @@ impl Registry {
             grants.push(grant);
         }
         self.count_sockets(parties, grants.len() as u32);
+        if grants.is_empty()
+            && let Some(pair) = self.pairs.get_mut(region)
+        {
+            pair.lends_from = Some(self.now + PAUSE);
+        }
+        if count == STEP.1 {
+            let sort = Sort { is_ipv6: source.is_ipv6(), purpose: For::Lent };
+            self.ports.expect(sort, source, local, STEP.1 as usize);
+        }
         grants
     }
 

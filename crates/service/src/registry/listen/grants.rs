@@ -30,8 +30,6 @@ pub struct Grants {
     single: VecDeque<u32>,
     /// Connections for which the backlog has no room yet.
     waiting: VecDeque<Incoming>,
-    /// A pair region in which each lent slot for this address has a grant here.
-    all_lent_of: Option<u32>,
 }
 
 impl Grants {
@@ -46,7 +44,6 @@ impl Grants {
             all: Slots::new(0, GRANTS as u32),
             single: VecDeque::new(),
             waiting: VecDeque::new(),
-            all_lent_of: None,
         })
     }
 
@@ -197,16 +194,6 @@ impl Grants {
             accepted.extend(all.release(grant));
         }
         accepted
-    }
-
-    /// True when each lent slot of that pair region for this address has a grant here.
-    pub fn has_all_lent_of(&self, region: u32) -> bool {
-        self.all_lent_of == Some(region)
-    }
-
-    /// Each lent slot of that pair region for this address has a grant here.
-    pub fn note_all_lent_of(&mut self, region: u32) {
-        self.all_lent_of = Some(region);
     }
 
     /// True when each grant that stands for one connection has a number.

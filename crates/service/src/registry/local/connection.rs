@@ -4,7 +4,7 @@
 use crate::cores::{Command, RELAY_CORE};
 use crate::registry::listen::origin::{Incoming, Origin};
 use crate::registry::local::as_asked;
-use crate::registry::local::port_need::{Need, note_order};
+use crate::registry::local::port_need::Need;
 use crate::registry::memory::connection::{Connection, Relay, Stage};
 use crate::registry::memory::region::Use;
 use crate::registry::memory::slot_key::SlotKey;
@@ -182,7 +182,6 @@ impl Registry {
         let place = self.relays.get(&id).and_then(|relay| relay.place(end));
         let Some(SlotKey { region, slot }) = place else { return };
         let Some((own, app)) = self.regions.get(&region).and_then(|r| r.memory.halves(slot)) else { return };
-        note_order(app, own);
         close_for(app, own, reset);
         self.look_at_relay(id);
     }

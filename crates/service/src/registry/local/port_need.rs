@@ -1,10 +1,7 @@
 //! What a connection within the host needs its ports for, and how long after its end, as on Linux: the flags of the two halves say which end
 //! closed, and which one did so first. They are hostile, but say only what becomes of the connection's own ports.
 
-use queue::stream::raise;
-use shm::Half;
 use shm::half_flags::{FIN, LINGER, LINGER_SHIFT, PASSIVE, RELEASED, RESET};
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Linux's length of TIME-WAIT, and of FIN-WAIT-2 of a closed socket without `TCP_LINGER2`.
@@ -54,14 +51,6 @@ impl Need {
             Self::TimeWait => Some(USUAL),
             Self::Nothing => Some(Duration::ZERO),
         }
-    }
-}
-
-/// Notes that the end with the half `own`, which the service closes for its owner, is the second to close (`PASSIVE`).
-pub fn note_order(own: &Half, peer: &Half) {
-    let is_second = peer.flags.load(Ordering::Acquire) & FIN != 0;
-    if is_second && own.flags.load(Ordering::Acquire) & (FIN | RELEASED) == 0 {
-        raise(own, PASSIVE);
     }
 }
 

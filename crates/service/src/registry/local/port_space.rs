@@ -29,7 +29,7 @@ const UNSHARED: usize = 4096;
 /// The ended connections are forgotten when at least one in this many is new.
 const NEW_SHARE: usize = 4;
 /// With one in this many of the service's descriptors ports are shared, too: the sockets that hold ports of all sorts are no more than that.
-const DESCRIPTORS_SHARE: u64 = 4;
+const DESCRIPTORS_SHARE: u64 = 2;
 /// Most addresses at which the port of one closed listener is kept.
 const KEPT_MOST: usize = 16;
 
@@ -67,6 +67,16 @@ struct Pool {
     held: Vec<Held>,
     /// Index of the port that the next search begins with.
     next: usize,
+}
+
+/// What ports are held ahead for: connections from an address to a listener.
+#[derive(Clone, Copy, Debug)]
+struct Ahead {
+    sort: Sort,
+    local: IpAddr,
+    remote: SocketAddr,
+    /// How many ports may be wanted at once.
+    count: usize,
 }
 
 /// A connection that uses two ends.
@@ -139,6 +149,8 @@ pub struct PortSpace {
     window: u16,
     /// The kernel gave no port at the last try.
     is_short: bool,
+    /// Ports that may be wanted soon.
+    ahead: Option<Ahead>,
     taken: HashMap<Ends, Taken>,
     /// How many connections were recorded since the ended ones were forgotten.
     new: usize,
@@ -160,6 +172,7 @@ impl Default for PortSpace {
             held_most: usize::try_from(limit / DESCRIPTORS_SHARE).unwrap_or(usize::MAX),
             window: some_window(),
             is_short: false,
+            ahead: None,
             taken: HashMap::new(),
             new: 0,
             users: HashMap::new(),
@@ -284,8 +297,11 @@ impl PortSpace {
     }
 
     /// Holds as many more ports of that sort as are held now, within `STEP`; the next search begins with them. If the kernel gives none, the
-    /// next search may share ports.
+    /// next search may share ports. When the service holds as many as it may, no more slots are lent.
     pub fn hold_more(&mut self, sort: Sort) {
+        if sort.purpose == For::Lent && self.held_in_pools() >= self.held_most {
+            return;
+        }
         let pool = &mut self.pools[sort.index()];
         let wanted = pool.held.len().clamp(STEP.0, STEP.1);
         let new: Vec<Held> = (0..wanted).map_while(|_| hold(sort, &mut self.window)).collect();
@@ -295,6 +311,28 @@ impl PortSpace {
             pool.held.extend(new);
         }
         self.is_short = !is_more;
+    }
+
+    /// `count` more connections from `local` to `remote` may come: [`Self::hold_ahead`] is to be called soon.
+    pub const fn expect(&mut self, sort: Sort, local: IpAddr, remote: SocketAddr, count: usize) {
+        self.ahead = Some(Ahead { sort, local, remote, count });
+    }
+
+    /// True when [`Self::hold_ahead`] has something to do.
+    pub const fn is_expecting(&self) -> bool {
+        self.ahead.is_some()
+    }
+
+    /// Holds more ports when fewer than half of the next ones are free for the connections that are expected. Later the connector would wait
+    /// for that.
+    pub fn hold_ahead(&mut self, is_live: impl Fn(&Ends, Origin) -> bool) {
+        let Some(Ahead { sort, local, remote, count }) = self.ahead.take() else { return };
+        let Pool { held, next } = &self.pools[sort.index()];
+        let is_free = |held: &&Held| self.is_free(&[SocketAddr::new(local, held.port), remote], &is_live);
+        let free = held.iter().cycle().skip(*next).take(count.min(held.len())).filter(is_free).count();
+        if free < count / 2 {
+            self.hold_more(sort);
+        }
     }
 
     /// Gives ports back to the kernel when connections use less than a quarter of a sort.
@@ -499,8 +537,10 @@ fn hold(sort: Sort, window: &mut u16) -> Option<Held> {
     let any = SocketAddr::new(any, 0);
     let socket = socket_for(any, false)?;
     bind_in_windows(&socket, any, window)?;
-    // Only now: with the option the kernel would choose ports that other sockets have, too.
-    sockopt::set_socket_reuseaddr(&socket, sort.purpose == For::Reusing).ok()?;
+    if sort.purpose == For::Reusing {
+        // Only now: with the option the kernel would choose ports that other sockets have, too.
+        sockopt::set_socket_reuseaddr(&socket, true).ok()?;
+    }
     let at = SocketAddr::try_from(getsockname(&socket).ok()?).ok()?;
     Some(Held { port: at.port(), _socket: socket })
 }
@@ -538,7 +578,9 @@ fn socket_for(at: SocketAddr, reuses: bool) -> Option<OwnedFd> {
     if at.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, true).ok()?;
     }
-    sockopt::set_socket_reuseaddr(&socket, reuses).ok()?;
+    if reuses {
+        sockopt::set_socket_reuseaddr(&socket, true).ok()?;
+    }
     Some(socket)
 }
 

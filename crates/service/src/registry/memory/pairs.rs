@@ -10,6 +10,7 @@ use shm::{Half, Kind, Params, Region, RegionError, TRUST_CONTEXT};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Instant;
 
 /// All pair regions, by id. New connections of two processes go to one of them; no more once one of its sides has died.
 #[derive(Debug, Default)]
@@ -92,6 +93,8 @@ pub struct PairRegion {
     slots: Slots<Connection>,
     /// Number of lent slots among them.
     lent: u32,
+    /// When slots may be lent again, after a time when none could be.
+    pub lends_from: Option<Instant>,
     /// Eventfds by which one side wakes a context of the other. Key: the sleeper's side and its context.
     wakers: HashMap<(usize, u32), Arc<OwnedFd>>,
 }
@@ -108,6 +111,7 @@ impl PairRegion {
             mapped: [false; 2],
             is_sealed: false,
             dead: [false; 2],
+            lends_from: None,
             slots: Slots::new(0, slots),
             lent: 0,
             wakers: HashMap::new(),

@@ -6,7 +6,7 @@ use crate::cores::wakers::write_eventfd;
 use crate::registry::memory::Memory;
 use crate::registry::memory::residency::Pages;
 use queue::pages::Pool;
-use queue::stream::{Sender, raise, watch, watcher};
+use queue::stream::{Sender, closing, raise, watch, watcher};
 use queue::{Doorbell, Ring, Violation, Wake, urgent};
 use rustix::fd::{AsFd, OwnedFd};
 use shm::application_flags::{self, CORK, MORE, NODELAY, PUSHED_SHIFT, QUICKACK};
@@ -338,15 +338,13 @@ impl End {
         Self { place: self.place.clone(), slot: self.slot, sender, tail: self.tail, ended: true, gone: true }
     }
 
-    /// Closes a deputy's end as the process would have: by a reset if bytes are unread.
+    /// Closes a deputy's end as the process would have.
     pub fn release(&self, wakers: &Wakers) {
-        let unread = self.place.halves(self.slot).is_some_and(|(own, other)| {
-            own.flags.load(Ordering::Relaxed) & RESET == 0
-                && other.tx_head.load(Ordering::Acquire) != self.tail
-        });
-        let end = if unread { RESET } else { 0 };
+        let Some((own, other)) = self.place.halves(self.slot) else { return };
+        let is_unread = other.tx_head.load(Ordering::Acquire) != self.tail;
+        let bits = closing(own.flags.load(Ordering::Relaxed), self.flags(), is_unread, false);
         // WANT_SPACE has the reader ring when it has read the rest: then the rings can be taken back.
-        self.raise(wakers, end | READ_CLOSED | WANT_SPACE | RELEASED);
+        self.raise(wakers, bits | WANT_SPACE);
     }
 
     /// True when the rings of a closed deputy may be taken back: all was read, the reader has closed, or the slot has another connection.
