@@ -231,12 +231,15 @@ fn unread_input_resets_and_a_cut_stream_does_not_end_like_a_finished_one() {
 
 #[test]
 fn an_end_is_closed_for_its_owner_once_and_the_other_side_is_told() {
-    use half_flags::{FAILED, FIN, OPEN, READ_CLOSED, RELEASED, RESET};
+    use half_flags::{FAILED, FIN, OPEN, PASSIVE, READ_CLOSED, RELEASED, RESET};
     let closed = READ_CLOSED | RELEASED;
     // Flags of both halves, whether a reset is asked for, the owner's flags afterwards, and whether the other side is to be told.
     for (own, peer, reset, after, is_told) in [
         (OPEN, OPEN, false, OPEN | FIN | closed, true),
         (OPEN, OPEN, true, OPEN | RESET | closed, true),
+        (OPEN, OPEN | FIN, false, OPEN | FIN | PASSIVE | closed, true),
+        (OPEN, OPEN | RESET, false, OPEN | RESET | closed, true),
+        (OPEN | FIN, OPEN | FAILED, true, OPEN | FIN | closed, true),
         (OPEN | FIN | closed, OPEN, false, OPEN | FIN | closed, true),
         (OPEN | FIN | closed, OPEN | closed, false, OPEN | FIN | closed, false),
         // An owner that writes nonsense.

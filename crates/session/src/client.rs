@@ -193,19 +193,21 @@ impl Client {
         }
     }
 
-    /// Sends a message about a descriptor from a `vfork` child: an error there is not this process's. Returns when the service has read it,
-    /// after `HEARD_MOST` at most: what the child's program then asks comes by another line, and must find it done.
+    /// Sends a message about a descriptor from a `vfork` child: an error there is not this process's.
     pub fn hint(&self, request: Request, fd: RawFd) {
         if detached::is_locked() {
             return;
         }
         let _deferred = Deferred::begin();
         let message = ToService { number: 0, request };
-        // Held until the end, so that all that is unread is ours.
-        let exchange = lock(&self.exchange);
-        if let Err(e) = exchange.line.send(&message, &[sys::borrow(fd)], true) {
-            return log(Level::Info, format_args!("a vfork child could not say what it takes along: {e}"));
+        if let Err(e) = lock(&self.exchange).line.send(&message, &[sys::borrow(fd)], true) {
+            log(Level::Info, format_args!("a vfork child could not say what it takes along: {e}"));
         }
+    }
+
+    /// Waits until the service has read what was sent, after `HEARD_MOST` at most. What a `vfork` child's program asks comes by another line,
+    /// which the same thread of the service reads next.
+    pub fn wait_until_heard(&self) {
         let end = Instant::now() + HEARD_MOST;
         while !sys::is_all_read(self.control) && Instant::now() < end {
             sys::give_way();

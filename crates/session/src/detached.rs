@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Calls that others replace, or that are left out, where they are forbidden: one bit each in a set of forbidden calls.
-pub const OPTIONAL: [c_long; 20] = [
+pub const OPTIONAL: [c_long; 21] = [
     libc::SYS_sched_yield,
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,
@@ -24,6 +24,7 @@ pub const OPTIONAL: [c_long; 20] = [
     libc::SYS_epoll_pwait2,
     libc::SYS_accept4,
     libc::SYS_fcntl,
+    libc::SYS_ioctl,
     libc::SYS_nanosleep,
     libc::SYS_lseek,
     libc::SYS_pread64,

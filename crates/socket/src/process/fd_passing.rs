@@ -242,6 +242,9 @@ pub fn before_exec() -> bool {
             None => gets_sockets |= sock.cookie() != 0,
         }
     }
+    if let Some(client) = session::present().filter(|_| gets_sockets && tables::is_borrowed()) {
+        client.wait_until_heard();
+    }
     gets_sockets
 }
 

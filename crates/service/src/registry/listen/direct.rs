@@ -55,8 +55,7 @@ pub struct Lending {
     pub local: SocketAddr,
 }
 
-/// Most ports granted for connections from one address to one listener. Half of the kernel's range stays free for connections that the
-/// service sets up.
+/// Most ports granted to one connector for one listener.
 fn grants_most() -> u32 {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let mut bounds = text.split_ascii_whitespace().filter_map(|word| word.parse::<u32>().ok());
@@ -117,7 +116,7 @@ impl Registry {
     fn lend_slots(&mut self, lending: Lending) -> Vec<Grant> {
         let Lending { region, queue, parties, source, local } = lending;
         let Some(pair) = self.pairs.get(region) else { return Vec::new() };
-        if pair.lends_from.is_some_and(|at| self.now < at) {
+        if pair.lends_from.is_some_and(|(id, at)| id == queue && self.now < at) {
             return Vec::new();
         }
         let most = pair.region.layout().params.slots / SHARE;
@@ -146,9 +145,9 @@ impl Registry {
         if grants.is_empty()
             && let Some(pair) = self.pairs.get_mut(region)
         {
-            pair.lends_from = Some(self.now + PAUSE);
+            pair.lends_from = Some((queue, self.now + PAUSE));
         }
-        if count == STEP.1 {
+        if grants.len() == STEP.1 as usize {
             let sort = Sort { is_ipv6: source.is_ipv6(), purpose: For::Lent };
             self.ports.expect(sort, source, local, STEP.1 as usize);
         }

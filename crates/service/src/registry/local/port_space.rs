@@ -297,9 +297,12 @@ impl PortSpace {
     }
 
     /// Holds as many more ports of that sort as are held now, within `STEP`; the next search begins with them. If the kernel gives none, the
-    /// next search may share ports. When the service holds as many as it may, no more slots are lent.
+    /// next search may share ports. No more slots are lent when the service holds as many as it may, or half of all ports for them.
     pub fn hold_more(&mut self, sort: Sort) {
-        if sort.purpose == For::Lent && self.held_in_pools() >= self.held_most {
+        let most_lent = self.held_most.min(RANGE.len() / 2);
+        let is_most =
+            self.held_in_pools() >= self.held_most || self.pools[sort.index()].held.len() >= most_lent;
+        if sort.purpose == For::Lent && is_most {
             return;
         }
         let pool = &mut self.pools[sort.index()];
@@ -323,15 +326,19 @@ impl PortSpace {
         self.ahead.is_some()
     }
 
-    /// Holds more ports when fewer than half of the next ones are free for the connections that are expected. Later the connector would wait
-    /// for that.
+    /// Holds more ports when some of the next ones are not free for the connections that are expected. Later the connector would wait for
+    /// that.
     pub fn hold_ahead(&mut self, is_live: impl Fn(&Ends, Origin) -> bool) {
         let Some(Ahead { sort, local, remote, count }) = self.ahead.take() else { return };
         let Pool { held, next } = &self.pools[sort.index()];
         let is_free = |held: &&Held| self.is_free(&[SocketAddr::new(local, held.port), remote], &is_live);
         let free = held.iter().cycle().skip(*next).take(count.min(held.len())).filter(is_free).count();
-        if free < count / 2 {
+        if free < count {
+            let next = *next;
             self.hold_more(sort);
+            if free > 0 {
+                self.pools[sort.index()].next = next;
+            }
         }
     }
 

@@ -93,8 +93,8 @@ pub struct PairRegion {
     slots: Slots<Connection>,
     /// Number of lent slots among them.
     lent: u32,
-    /// When slots may be lent again, after a time when none could be.
-    pub lends_from: Option<Instant>,
+    /// The accept queue for which no slot could be lent last, by its id, and when that may be tried again.
+    pub lends_from: Option<(u32, Instant)>,
     /// Eventfds by which one side wakes a context of the other. Key: the sleeper's side and its context.
     wakers: HashMap<(usize, u32), Arc<OwnedFd>>,
 }
