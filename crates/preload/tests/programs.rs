@@ -154,6 +154,23 @@ fn a_descriptor_that_a_vfork_child_gets_is_not_its_parents() {
     prints_the_same("vforked", 1..=1);
 }
 
+#[test]
+fn a_connections_calls_make_no_system_call() {
+    let place = service();
+    let program = place.compile("calls");
+    let counted = |on_towpath| {
+        let (printed, log) = place.run(&program, on_towpath);
+        let count = |line: &str| line.rsplit_once(": ").and_then(|(_, n)| n.parse::<u32>().ok());
+        let counted: Option<Vec<u32>> = printed.lines().map(count).collect();
+        (counted.unwrap_or_else(|| panic!("{printed}{log}")), printed)
+    };
+    let (kernel, printed) = counted(false);
+    assert!(kernel[0] == 0 && kernel[1..].iter().all(|n| *n >= 10), "{printed}");
+    let (towpath, printed) = counted(true);
+    assert_eq!(towpath.len(), kernel.len());
+    assert!(towpath.iter().all(|n| *n == 0), "{printed}");
+}
+
 /// Each has one of its own from the moment on in which anybody can tell.
 #[test]
 fn accepted_connections_share_a_socket_of_the_kernels() {

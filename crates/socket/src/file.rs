@@ -394,13 +394,15 @@ pub fn set_option(
 /// `getsockopt`. Returns the number of bytes written to `out`.
 pub fn option(fd: RawFd, level: i32, name: i32, out: &mut [u8]) -> Handled<usize> {
     let sock = SOCKS.pin(fd)?;
+    let is_error = (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR);
+    if is_error && sock.link().is_some() {
+        return Some(Ok(option_values::put(out, &sock.take_error().to_ne_bytes())));
+    }
     let _deferred = Deferred::begin();
     if let Some(answer) = options::get(&sock, level, name, out) {
         return Some(answer);
     }
-    if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
-        && let Some(error) = sock.take_late_error()
-    {
+    if is_error && let Some(error) = sock.take_late_error() {
         return Some(Ok(option_values::put(out, &error.raw_os_error().to_ne_bytes())));
     }
     pending_sockopts::tell(&sock, fd)

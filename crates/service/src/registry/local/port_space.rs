@@ -3,24 +3,19 @@
 //! kernel's it is a port that a socket of the service holds in the kernel, so that no other program gets it. Each held port serves all
 //! destinations of its sort: beyond a few the service holds as many as one destination needs at once.
 
+mod holding;
+
 use crate::registry::listen::origin::Origin;
 use crate::registry::local::port_need::{For, Need};
-use crate::sys::random;
-use crate::sys::set_local_port_range;
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
+use holding::{Held, RANGE, hold, hold_at, some_window};
+use rustix::fd::OwnedFd;
+use rustix::net::sockopt;
 use rustix::process::{Resource, getrlimit};
 use std::collections::HashSet;
 use std::collections::hash_map::{Entry, HashMap};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::ops::RangeInclusive;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Instant;
 
-/// The default of Linux's `net.ipv4.ip_local_port_range`.
-const RANGE: RangeInclusive<u16> = 32_768..=60_999;
-/// The kernel searches for a free port among so many at once. A search of the whole range takes 10 ms when most of it is in use.
-const WINDOW: u16 = 64;
 /// Fewest ports held, once one is needed, and most ports added at once.
 const STEP: (usize, usize) = (32, 256);
 /// While fewer ports of a sort are held, no connection gets a port that another needs, except with lent slots: as on Linux a port is free when
@@ -54,13 +49,6 @@ impl Sort {
     }
 }
 
-/// A port that a socket holds in the kernel.
-#[derive(Debug)]
-struct Held {
-    port: u16,
-    _socket: OwnedFd,
-}
-
 /// The held ports of one sort.
 #[derive(Debug, Default)]
 struct Pool {
@@ -79,12 +67,15 @@ struct Ahead {
     count: usize,
 }
 
+/// By end: what the end needs its port for since it was closed, and when the service first saw that. `None`: it was not seen closed.
+type Closed = [Option<(Need, Instant)>; 2];
+
 /// A connection that uses two ends.
 #[derive(Debug)]
 struct Taken {
     origin: Origin,
-    /// By end: what the end needs its port for since it was closed, and when the service first saw that. `None`: it was not seen closed.
-    closed: [Option<(Need, Instant)>; 2],
+    /// `None`: no end was seen closed, as of most connections.
+    closed: Option<Box<Closed>>,
     /// The connector's port went back to the kernel: another connection may have the ends.
     is_given_back: bool,
 }
@@ -92,7 +83,10 @@ struct Taken {
 impl Taken {
     /// Notes what the ends need their ports for. FIN-WAIT-2 that is over stays so: the FIN that comes after it leads to no TIME-WAIT.
     fn note(&mut self, needs: [Need; 2], now: Instant) {
-        for (closed, need) in self.closed.iter_mut().zip(needs) {
+        if self.closed.is_none() && needs == [Need::Live; 2] {
+            return;
+        }
+        for (closed, need) in self.closed.get_or_insert_default().iter_mut().zip(needs) {
             let is_old = closed.is_some_and(|(old, since)| {
                 old == need
                     || matches!(old, Need::FinWait2(_)) && ends_at(old, since).is_some_and(|at| at <= now)
@@ -105,9 +99,14 @@ impl Taken {
         }
     }
 
+    /// What each end needs its port for.
+    fn closed(&self) -> Closed {
+        self.closed.as_deref().copied().unwrap_or_default()
+    }
+
     /// True when the end needs its port now.
     fn needs(&self, end: usize, now: Instant) -> bool {
-        self.closed[end].is_none_or(|(need, since)| ends_at(need, since).is_none_or(|at| now < at))
+        self.closed()[end].is_none_or(|(need, since)| ends_at(need, since).is_none_or(|at| now < at))
     }
 }
 
@@ -307,7 +306,9 @@ impl PortSpace {
         }
         let pool = &mut self.pools[sort.index()];
         let wanted = pool.held.len().clamp(STEP.0, STEP.1);
-        let new: Vec<Held> = (0..wanted).map_while(|_| hold(sort, &mut self.window)).collect();
+        let new: Vec<Held> = (0..wanted)
+            .map_while(|_| hold(sort.is_ipv6, sort.purpose == For::Reusing, &mut self.window))
+            .collect();
         let is_more = !new.is_empty();
         if is_more {
             pool.next = pool.held.len();
@@ -358,7 +359,7 @@ impl PortSpace {
     /// Records that `origin` uses these ends.
     pub fn take(&mut self, ends: Ends, origin: Origin) {
         self.new += 1;
-        if self.taken.insert(ends, Taken { origin, closed: [None; 2], is_given_back: false }).is_none() {
+        if self.taken.insert(ends, Taken { origin, closed: None, is_given_back: false }).is_none() {
             *self.users.entry((ends[0].is_ipv6(), ends[0].port())).or_default() += 1;
         }
     }
@@ -374,7 +375,7 @@ impl PortSpace {
     pub fn end(&mut self, ends: &Ends, origin: Origin, needs: [Need; 2], now: Instant) {
         self.note(ends, origin, needs, now);
         let Some(taken) = self.taken.get(ends).filter(|taken| taken.origin == origin) else { return };
-        let Taken { closed, is_given_back, .. } = *taken;
+        let (closed, is_given_back) = (taken.closed(), taken.is_given_back);
         self.taken.remove(ends);
         drop_user(&mut self.users, ends[0]);
         for (end, (need, since)) in closed.into_iter().enumerate().filter_map(|(i, c)| Some((i, c?))) {
@@ -490,14 +491,6 @@ impl PortSpace {
     }
 }
 
-/// The first port of any window: services of one network namespace, and one after another, look for ports at different places.
-fn some_window() -> u16 {
-    let windows = RANGE.len() as u64 / u64::from(WINDOW);
-    // Without a random number ports are looked for from the first on.
-    let number = random().map_or(0, u64::from_ne_bytes);
-    RANGE.start() + (number % windows) as u16 * WINDOW
-}
-
 /// One connector with the port less.
 fn drop_user(users: &mut HashMap<(bool, u16), u32>, at: SocketAddr) {
     if let Entry::Occupied(mut count) = users.entry((at.is_ipv6(), at.port())) {
@@ -536,59 +529,6 @@ impl Pool {
         });
         self.next = 0;
     }
-}
-
-/// Has the kernel choose a port and holds it, at all addresses of the family. `window` moves on.
-fn hold(sort: Sort, window: &mut u16) -> Option<Held> {
-    let any: IpAddr = if sort.is_ipv6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
-    let any = SocketAddr::new(any, 0);
-    let socket = socket_for(any, false)?;
-    bind_in_windows(&socket, any, window)?;
-    if sort.purpose == For::Reusing {
-        // Only now: with the option the kernel would choose ports that other sockets have, too.
-        sockopt::set_socket_reuseaddr(&socket, true).ok()?;
-    }
-    let at = SocketAddr::try_from(getsockname(&socket).ok()?).ok()?;
-    Some(Held { port: at.port(), _socket: socket })
-}
-
-/// Binds the socket to a port of the window; when all of them are in use, to one of the windows after it. Where the kernel knows no windows
-/// (before Linux 6.3), or all ports of [`RANGE`] are in use, the kernel searches its whole range.
-fn bind_in_windows(socket: &OwnedFd, any: SocketAddr, window: &mut u16) -> Option<()> {
-    for _ in 0..RANGE.len().div_ceil(WINDOW.into()) {
-        let last = (*RANGE.end()).min(*window + (WINDOW - 1));
-        if set_local_port_range(socket.as_fd(), *window..=last).is_err() {
-            break;
-        }
-        *window = if last == *RANGE.end() { *RANGE.start() } else { last + 1 };
-        match bind(socket, &any) {
-            Err(Errno::ADDRINUSE) => {}
-            bound => return bound.ok(),
-        }
-    }
-    // Errors are those of a kernel without windows.
-    let _ = set_local_port_range(socket.as_fd(), 0..=0);
-    bind(socket, &any).ok()
-}
-
-/// Holds that port at that address. `None`: another socket has it.
-fn hold_at(at: SocketAddr, reuses: bool) -> Option<OwnedFd> {
-    let socket = socket_for(at, reuses)?;
-    bind(&socket, &at).ok()?;
-    Some(socket)
-}
-
-/// A socket that is not bound yet, for an address of `at`'s family.
-fn socket_for(at: SocketAddr, reuses: bool) -> Option<OwnedFd> {
-    let family = if at.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
-    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None).ok()?;
-    if at.is_ipv6() {
-        sockopt::set_ipv6_v6only(&socket, true).ok()?;
-    }
-    if reuses {
-        sockopt::set_socket_reuseaddr(&socket, true).ok()?;
-    }
-    Some(socket)
 }
 
 #[cfg(test)]

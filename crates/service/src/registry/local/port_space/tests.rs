@@ -1,6 +1,11 @@
 //! Tests of ports and ends against the kernel.
 
+use super::holding::socket_for;
 use super::*;
+use crate::sys::set_local_port_range;
+use rustix::fd::AsFd;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
+use std::net::Ipv4Addr;
 
 #[test]
 fn a_port_in_use_with_the_same_peer_is_skipped_in_the_next_round() {
@@ -295,19 +300,18 @@ fn a_stopped_listeners_port_is_kept_beside_a_socket_that_reuses_addresses() {
 #[test]
 fn ports_are_looked_for_window_after_window() {
     let any: IpAddr = Ipv4Addr::UNSPECIFIED.into();
-    let sort = Sort { is_ipv6: false, purpose: For::Plain };
     let probe = socket_for(SocketAddr::new(any, 0), false).unwrap();
     if set_local_port_range(probe.as_fd(), 60_992..=60_999).is_err() {
         return println!("skipped: the kernel has no IP_LOCAL_PORT_RANGE");
     }
     let mut window = 60_992;
-    let first = hold(sort, &mut window).unwrap();
+    let first = hold(false, false, &mut window).unwrap();
     assert_ne!(window, 60_992, "the next port is looked for in the next window");
     // Other programs may have these ports already.
     let _others: Vec<_> =
         (60_992..=60_999).filter_map(|port| hold_at(SocketAddr::new(any, port), false)).collect();
     window = 60_992;
-    let second = hold(sort, &mut window).unwrap();
+    let second = hold(false, false, &mut window).unwrap();
     assert!(RANGE.contains(&first.port) && RANGE.contains(&second.port));
     assert!(
         second.port < 60_992,
