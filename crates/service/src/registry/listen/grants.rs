@@ -1,8 +1,9 @@
 //! An accept queue as the service sees it: the memory that all holders of the socket map, the grants that the service alone writes there,
 //! and the connections for which the backlog has no room yet.
 
-use crate::registry::listen::origin::Incoming;
+use crate::registry::listen::origin::{Incoming, Origin};
 use crate::registry::memory::slots::Slots;
+use control::AcceptRecord;
 use queue::accept::Accepting;
 use rustix::fd::OwnedFd;
 use shm::queue_flags::{AWAITED, WANT_ROOM};
@@ -24,8 +25,8 @@ pub struct Grants {
     fds: [Arc<OwnedFd>; 2],
     /// The backlog, as given to `listen`.
     backlog: u32,
-    /// What the grants stand for, by their numbers.
-    all: Slots<Incoming>,
+    /// What the grants stand for, by their numbers. Their records are in `memory`, which no other process can write.
+    all: Slots<Origin>,
     /// The grants that stand for one connection each, the oldest first.
     single: VecDeque<u32>,
     /// Connections for which the backlog has no room yet.
@@ -124,13 +125,17 @@ impl Grants {
     }
 
     /// What a grant stands for.
-    pub fn get(&self, grant: u32) -> Option<&Incoming> {
-        self.all.get(grant)
+    pub fn get(&self, grant: u32) -> Option<Incoming> {
+        Some((*self.all.get(grant)?, self.record(grant)?))
+    }
+
+    fn record(&self, grant: u32) -> Option<AcceptRecord> {
+        AcceptRecord::from_words(self.memory.read(grant)?)
     }
 
     /// All grants with what they stand for.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &Incoming)> {
-        self.all.iter()
+    pub fn iter(&self) -> impl Iterator<Item = (u32, Origin)> {
+        self.all.iter().map(|(grant, origin)| (grant, *origin))
     }
 
     /// The connections for which there is no room yet.
@@ -155,8 +160,9 @@ impl Grants {
 
     /// Puts a connection into the queue. False: the queue has no number left for it.
     pub fn put(&mut self, incoming: Incoming) -> bool {
-        let Ok(grant) = self.all.take(incoming) else { return false };
-        self.memory.write(grant, incoming.1.to_words());
+        let (origin, record) = incoming;
+        let Ok(grant) = self.all.take(origin) else { return false };
+        self.memory.write(grant, record.to_words());
         self.queue().note_moment(cycles::moment());
         self.queue().put(grant);
         self.single.push_back(grant);
@@ -164,12 +170,12 @@ impl Grants {
     }
 
     /// A grant for a lent slot: the connector puts it into the queue each time it has connected. `None`: there are enough of them.
-    pub fn lend(&mut self, incoming: Incoming) -> Option<u32> {
+    pub fn lend(&mut self, (origin, record): Incoming) -> Option<u32> {
         if self.all.used() >= LENT_MOST {
             return None;
         }
-        let grant = self.all.take(incoming).ok()?;
-        self.memory.write(grant, incoming.1.to_words());
+        let grant = self.all.take(origin).ok()?;
+        self.memory.write(grant, record.to_words());
         Some(grant)
     }
 
@@ -186,12 +192,11 @@ impl Grants {
 
     /// Returns the connections that were accepted since the last call, and frees the numbers of their grants.
     pub fn take_accepted(&mut self) -> Vec<Incoming> {
-        let Self { memory, all, single, .. } = self;
-        let queue = Accepting::new(memory.words());
         let mut accepted = Vec::new();
-        while let Some(grant) = single.front().copied().filter(|grant| queue.is_idle(*grant)) {
-            single.pop_front();
-            accepted.extend(all.release(grant));
+        while let Some(grant) = self.single.front().copied().filter(|grant| self.queue().is_idle(*grant)) {
+            self.single.pop_front();
+            accepted.extend(self.get(grant));
+            self.all.release(grant);
         }
         accepted
     }

@@ -154,16 +154,17 @@ impl Registry {
     /// A process has died, and its sockets were closed. What it had claimed in accept queues and not set up waits again; what it had put in
     /// and not announced is announced.
     pub fn repair_queues(&mut self, dead: &Application) {
-        let has_grants =
-            |l: &Listener| l.grants.iter().any(|(_, (origin, _))| self.is_connector(dead, *origin));
+        let has_grants = |l: &Listener| l.grants.iter().any(|(_, origin)| self.is_connector(dead, origin));
         let concerned = |l: &Listener| l.holders.shown().any(|h| dead.descends_from(h)) || has_grants(l);
         let queues: Vec<u32> =
             self.listeners.all.iter().filter(|(_, l)| concerned(l)).map(|(id, _)| *id).collect();
         for id in queues {
             let Some(l) = self.listeners.all.get(&id) else { continue };
             l.queue().forget_sleepers(|application| application == dead.id);
-            for (grant, incoming) in l.grants.iter() {
-                l.queue().repair(grant, dead.id, || self.is_left_unaccepted(dead, incoming));
+            for (grant, _) in l.grants.iter() {
+                let is_left =
+                    || l.grants.get(grant).is_some_and(|incoming| self.is_left_unaccepted(dead, &incoming));
+                l.queue().repair(grant, dead.id, is_left);
             }
             self.look_for_acceptors(id);
         }
@@ -183,7 +184,7 @@ impl Registry {
         let Some(l) = self.listeners.all.get(&queue).filter(|l| self.accepts(id, l)) else {
             return refused("that listener is gone");
         };
-        let Some(incoming) = l.grants.get(grant).copied().filter(|_| !l.queue().is_queued(grant)) else {
+        let Some(incoming) = l.grants.get(grant).filter(|_| !l.queue().is_queued(grant)) else {
             return refused("that connection is gone");
         };
         let Some(a) = self.applications.get(&id) else { return Answer::Silent };
@@ -258,9 +259,9 @@ impl Registry {
     pub fn owners_of_unaccepted(&self) -> Vec<u32> {
         let queued = self.listeners.all.values().flat_map(|l| {
             let of_queue = l.grants.iter().filter(|(grant, _)| !l.queue().is_idle(*grant));
-            let of_queue =
-                of_queue.map(|(_, incoming)| incoming).filter(|incoming| self.is_unaccepted(incoming));
-            of_queue.chain(l.grants.without_room()).map(|(_, record)| record.region)
+            let of_queue = of_queue.filter_map(|(grant, _)| l.grants.get(grant));
+            let of_queue = of_queue.filter(|incoming| self.is_unaccepted(incoming));
+            of_queue.chain(l.grants.without_room().copied()).map(|(_, record)| record.region)
         });
         let owner = |region: u32| {
             let of_pair = || Some(self.pairs.get(region)?.parties[Side::One.index()]);

@@ -68,7 +68,8 @@ impl Registry {
     pub fn withdraw_unaccepted(&self, listener: &Listener) -> Vec<Incoming> {
         let queue = listener.queue();
         let waiting = listener.grants.iter().filter(|(grant, _)| queue.withdraw(*grant));
-        waiting.map(|(_, incoming)| *incoming).filter(|incoming| self.is_unaccepted(incoming)).collect()
+        let waiting = waiting.filter_map(|(grant, _)| listener.grants.get(grant));
+        waiting.filter(|incoming| self.is_unaccepted(incoming)).collect()
     }
 
     /// True when a connection that `dead` had claimed was not set up: another process may accept it.

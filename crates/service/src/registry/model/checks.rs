@@ -77,7 +77,7 @@ fn tables_agree(r: &Registry) {
                 |queue: &u32| connection.stage == Stage::Lent && !r.listeners.all.contains_key(queue);
             let grant = connection.grant.filter(|key| !is_stale(&key.queue));
             let grant = grant.map(|key| r.listeners.all[&key.queue].grants.get(key.grant));
-            let is_its = |(origin, _): &(Origin, _)| *origin == Origin::Pair(id, slot);
+            let is_its = |(origin, _): (Origin, _)| origin == Origin::Pair(id, slot);
             assert!(grant.is_none_or(|grant| grant.is_some_and(is_its)), "grant of {connection:?}");
         }
         let is_known = |party: &u32| r.family_of(*party).is_some() || pair.has_dead_side();

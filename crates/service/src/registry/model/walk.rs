@@ -269,8 +269,8 @@ impl Walk {
         let deferred = listeners.deferred.all().map(|(queue, incoming)| (queue, *incoming));
         let others = listeners.all.iter().flat_map(|(queue, listener)| {
             let queued = listener.grants.iter().filter(|(grant, _)| listener.queue().is_queued(*grant));
-            let all = queued.map(|(_, incoming)| incoming).chain(listener.grants.without_room());
-            all.map(|incoming| (*queue, *incoming))
+            let queued = queued.filter_map(|(grant, _)| listener.grants.get(grant));
+            queued.chain(listener.grants.without_room().copied()).map(|incoming| (*queue, incoming))
         });
         let (queue, _) = deferred.chain(others).find(|(_, (_, record))| record.peer.port() == port)?;
         let cookie = listeners.all[&queue].cookie;
