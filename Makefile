@@ -33,7 +33,7 @@ install: ## Install what `make build` has built below PREFIX=/usr/local: program
 uninstall: ## Remove what `make install` has put below PREFIX=/usr/local.
 	@scripts/install $(BUILT) uninstall
 
-test: setup ## Run every test: format, lints, unit tests, loom models, real programs; some 35 minutes on two cores.
+test: setup ## Run every test: format, lints, unit tests, loom models, real programs; 20 to 35 minutes on two cores.
 	@scripts/test
 
 demo: build ## Run redis through Towpath and on the kernel, side by side, and show what it bought.
