@@ -64,6 +64,15 @@ impl Place {
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         (text(output.stdout), text(output.stderr))
     }
+
+    /// The numbers at the ends of the lines that the program prints, and what it prints, with the log.
+    fn count(&self, program: &Path, on_towpath: bool) -> (Vec<u32>, String) {
+        let (printed, log) = self.run(program, on_towpath);
+        let number = |line: &str| line.rsplit(' ').next().and_then(|n| n.parse().ok());
+        let numbers: Option<Vec<u32>> = printed.lines().map(number).collect();
+        let said = format!("{printed}{log}");
+        (numbers.unwrap_or_else(|| panic!("{said}")), said)
+    }
 }
 
 /// `refused`: so many of its sockets are the kernel's, because they connect to a port where nobody listens, or as the test says.
@@ -158,17 +167,14 @@ fn a_descriptor_that_a_vfork_child_gets_is_not_its_parents() {
 fn a_connections_calls_make_no_system_call() {
     let place = service();
     let program = place.compile("calls");
-    let counted = |on_towpath| {
-        let (printed, log) = place.run(&program, on_towpath);
-        let count = |line: &str| line.rsplit_once(": ").and_then(|(_, n)| n.parse::<u32>().ok());
-        let counted: Option<Vec<u32>> = printed.lines().map(count).collect();
-        (counted.unwrap_or_else(|| panic!("{printed}{log}")), printed)
-    };
-    let (kernel, printed) = counted(false);
+    let (said, _) = place.run(&program, false);
+    if said.starts_with("skipped") {
+        return eprintln!("{said}");
+    }
+    let (kernel, printed) = place.count(&program, false);
     assert!(kernel[0] == 0 && kernel[1..].iter().all(|n| *n >= 10), "{printed}");
-    let (towpath, printed) = counted(true);
-    assert_eq!(towpath.len(), kernel.len());
-    assert!(towpath.iter().all(|n| *n == 0), "{printed}");
+    let (towpath, printed) = place.count(&program, true);
+    assert!(towpath.len() == kernel.len() && towpath.iter().all(|n| *n == 0), "{printed}");
 }
 
 /// Each has one of its own from the moment on in which anybody can tell.
@@ -176,12 +182,7 @@ fn a_connections_calls_make_no_system_call() {
 fn accepted_connections_share_a_socket_of_the_kernels() {
     let place = service();
     let program = place.compile("common_sockets");
-    let counted = |on_towpath| {
-        let (printed, log) = place.run(&program, on_towpath);
-        let count = |line: &str| line.rsplit(' ').next().and_then(|n| n.parse::<u32>().ok());
-        let counted: Option<Vec<u32>> = printed.lines().map(count).collect();
-        counted.unwrap_or_else(|| panic!("{printed}{log}"))
-    };
+    let counted = |on_towpath| place.count(&program, on_towpath).0;
     assert_eq!(counted(false), [6; 10]);
     //  accepted, non-blocking, option, fstat, dup, fork; accepted, vfork; posix_spawn; without a free number
     assert_eq!(counted(true), [1, 1, 2, 3, 4, 6, 1, 6, 2, 6]);

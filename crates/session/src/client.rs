@@ -205,8 +205,8 @@ impl Client {
         }
     }
 
-    /// Waits until the service has read what was sent, after `HEARD_MOST` at most. What a `vfork` child's program asks comes by another line,
-    /// which the same thread of the service reads next.
+    /// Waits until the service has read what was sent, after `HEARD_MOST` at most. What a `vfork` child's program asks comes by another line. The
+    /// service handles what it reads from one user in order.
     pub fn wait_until_heard(&self) {
         let end = Instant::now() + HEARD_MOST;
         while !sys::is_all_read(self.control) && Instant::now() < end {

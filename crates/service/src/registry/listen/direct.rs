@@ -116,7 +116,7 @@ impl Registry {
     fn lend_slots(&mut self, lending: Lending) -> Vec<Grant> {
         let Lending { region, queue, parties, source, local } = lending;
         let Some(pair) = self.pairs.get(region) else { return Vec::new() };
-        if pair.lends_from.is_some_and(|(id, at)| id == queue && self.now < at) {
+        if pair.is_paused(queue, self.now) {
             return Vec::new();
         }
         let most = pair.region.layout().params.slots / SHARE;
@@ -145,7 +145,7 @@ impl Registry {
         if grants.is_empty()
             && let Some(pair) = self.pairs.get_mut(region)
         {
-            pair.lends_from = Some((queue, self.now + PAUSE));
+            pair.pause(queue, self.now, self.now + PAUSE);
         }
         if grants.len() == STEP.1 as usize {
             let sort = Sort { is_ipv6: source.is_ipv6(), purpose: For::Lent };

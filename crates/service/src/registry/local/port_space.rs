@@ -295,26 +295,32 @@ impl PortSpace {
         });
     }
 
-    /// Holds as many more ports of that sort as are held now, within `STEP`; the next search begins with them. If the kernel gives none, the
-    /// next search may share ports. No more slots are lent when the service holds as many as it may, or half of all ports for them.
-    pub fn hold_more(&mut self, sort: Sort) {
-        let most_lent = self.held_most.min(RANGE.len() / 2);
-        let is_most =
-            self.held_in_pools() >= self.held_most || self.pools[sort.index()].held.len() >= most_lent;
-        if sort.purpose == For::Lent && is_most {
-            return;
+    /// Holds as many more ports of that sort as are held now, within `STEP`; the next search begins with them. False: it holds no more. If the
+    /// kernel gives none, the next search may share ports. For lent slots the service holds as many as it may of all, and at most half of all
+    /// ports.
+    pub fn hold_more(&mut self, sort: Sort) -> bool {
+        let len = self.pools[sort.index()].held.len();
+        let most = match sort.purpose {
+            For::Lent => {
+                self.held_most.saturating_sub(self.held_in_pools()).min((RANGE.len() / 2).saturating_sub(len))
+            }
+            For::Plain | For::Reusing => STEP.1,
+        };
+        if most == 0 {
+            return false;
         }
-        let pool = &mut self.pools[sort.index()];
-        let wanted = pool.held.len().clamp(STEP.0, STEP.1);
-        let new: Vec<Held> = (0..wanted)
-            .map_while(|_| hold(sort.is_ipv6, sort.purpose == For::Reusing, &mut self.window))
-            .collect();
+        let wanted = len.clamp(STEP.0, STEP.1).min(most);
+        let window = &mut self.window;
+        let new: Vec<Held> =
+            (0..wanted).map_while(|_| hold(sort.is_ipv6, sort.purpose == For::Reusing, window)).collect();
         let is_more = !new.is_empty();
         if is_more {
-            pool.next = pool.held.len();
+            let pool = &mut self.pools[sort.index()];
+            pool.next = len;
             pool.held.extend(new);
         }
         self.is_short = !is_more;
+        is_more
     }
 
     /// `count` more connections from `local` to `remote` may come: [`Self::hold_ahead`] is to be called soon.
@@ -327,13 +333,13 @@ impl PortSpace {
         self.ahead.is_some()
     }
 
-    /// Holds more ports when some of the next ones are not free for the connections that are expected. Later the connector would wait for
-    /// that.
+    /// Holds more ports when too few of the next ones are free for the connections that are expected. Later the connector would wait for that.
     pub fn hold_ahead(&mut self, is_live: impl Fn(&Ends, Origin) -> bool) {
         let Some(Ahead { sort, local, remote, count }) = self.ahead.take() else { return };
         let Pool { held, next } = &self.pools[sort.index()];
         let is_free = |held: &&Held| self.is_free(&[SocketAddr::new(local, held.port), remote], &is_live);
-        let free = held.iter().cycle().skip(*next).take(count.min(held.len())).filter(is_free).count();
+        let looked_at = held.iter().cycle().skip(*next).take((4 * count).min(held.len()));
+        let free = looked_at.filter(is_free).take(count).count();
         if free < count {
             let next = *next;
             self.hold_more(sort);

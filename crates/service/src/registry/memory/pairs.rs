@@ -93,13 +93,24 @@ pub struct PairRegion {
     slots: Slots<Connection>,
     /// Number of lent slots among them.
     lent: u32,
-    /// The accept queue for which no slot could be lent last, by its id, and when that may be tried again.
-    pub lends_from: Option<(u32, Instant)>,
+    /// Accept queues for which no slot could be lent, by their ids, and when that may be tried again.
+    pauses: HashMap<u32, Instant>,
     /// Eventfds by which one side wakes a context of the other. Key: the sleeper's side and its context.
     wakers: HashMap<(usize, u32), Arc<OwnedFd>>,
 }
 
 impl PairRegion {
+    /// True when no slot is to be lent for that accept queue now.
+    pub fn is_paused(&self, queue: u32, now: Instant) -> bool {
+        self.pauses.get(&queue).is_some_and(|until| now < *until)
+    }
+
+    /// No slot could be lent for that accept queue: that is not tried again before `until`.
+    pub fn pause(&mut self, queue: u32, now: Instant, until: Instant) {
+        self.pauses.retain(|_, until| now < *until);
+        self.pauses.insert(queue, until);
+    }
+
     /// Makes a region for two processes: the connector and the acceptor.
     pub fn create(id: u32, parties: [u32; 2], Size { slots, data_len }: Size) -> Result<Self, RegionError> {
         let params = Params { kind: Kind::Pair, id: u64::from(id), slots, data_len };
@@ -111,7 +122,7 @@ impl PairRegion {
             mapped: [false; 2],
             is_sealed: false,
             dead: [false; 2],
-            lends_from: None,
+            pauses: HashMap::new(),
             slots: Slots::new(0, slots),
             lent: 0,
             wakers: HashMap::new(),
