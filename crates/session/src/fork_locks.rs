@@ -8,12 +8,19 @@
 use std::any::Any;
 use std::fmt::{self, Debug, Formatter};
 use std::mem::transmute;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockWriteGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 /// Longest wait of a fork for all locks together. A lock stays taken when its holder waits for a service that hangs, or is the very call
 /// that a signal handler interrupted to fork.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// The same after a fork that has waited in vain: a handler of a timer that forks may run again at once, and then the call that it interrupts,
+/// which holds the lock, goes on only when the fork is shorter than the timer.
+const PATIENCE_AFTER: Duration = Duration::from_millis(5);
+
+/// The last fork has waited in vain for some lock.
+static IN_VAIN: AtomicBool = AtomicBool::new(false);
 
 /// Locks, held until dropped.
 pub struct Held {
@@ -39,7 +46,8 @@ impl Held {
     /// Holds no lock yet; the time limit begins.
     #[must_use]
     pub fn new() -> Self {
-        Self { guards: Vec::new(), owners: Vec::new(), end: Instant::now() + PATIENCE }
+        let patience = if IN_VAIN.swap(false, Ordering::Relaxed) { PATIENCE_AFTER } else { PATIENCE };
+        Self { guards: Vec::new(), owners: Vec::new(), end: Instant::now() + patience }
     }
 
     /// True in a forked child when no thread of its parent had that lock then, or when [`Self::take`] had it for the fork. Otherwise it is never
@@ -89,6 +97,7 @@ impl Held {
                 return Some(guard);
             }
             if Instant::now() >= self.end {
+                IN_VAIN.store(true, Ordering::Relaxed);
                 return None;
             }
             crate::sys::give_way();
@@ -101,8 +110,12 @@ mod tests {
     use super::*;
     use std::sync::mpsc::channel;
 
+    /// One test at a time: forks share `IN_VAIN`.
+    static ONE: Mutex<()> = Mutex::new(());
+
     #[test]
     fn what_is_held_is_free_again_afterwards_and_a_lock_that_stays_taken_is_left_out() {
+        let _one = ONE.lock();
         let owner = Arc::new(Mutex::new(1));
         let other = Arc::new(RwLock::new(1));
         let mut held = Held::new();
@@ -121,12 +134,16 @@ mod tests {
         let mut held = Held { end: Instant::now(), ..Held::new() };
         held.take(&busy, |o| o);
         assert!(held.guards.is_empty() && !Held::is_free(&busy));
+        // The next fork waits for a short time only, the one after it again for long.
+        let [short, long] = [Held::new(), Held::new()].map(|held| held.end);
+        assert!(short + PATIENCE / 2 < long);
         drop(guard);
         assert!(Held::is_free(&busy));
     }
 
     #[test]
     fn a_lock_that_another_thread_holds_is_waited_for() {
+        let _one = ONE.lock();
         let owner = Arc::new(Mutex::new(1));
         let (ready, go) = channel();
         let thread = {
