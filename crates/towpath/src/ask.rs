@@ -2,11 +2,17 @@
 
 use anyhow::{Context, anyhow, bail};
 use control::{DialError, Line, LineError, Received, Reply, Report, Request, ToApplication, ToService, dial};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{PidfdFlags, pidfd_open};
 use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+/// Longest wait for a service that was told to leave, and again for its process to end.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// True if a service answers at `path`.
 pub fn is_up(path: &Path) -> bool {
@@ -71,17 +77,29 @@ pub fn reload(path: &Path) -> anyhow::Result<()> {
 
 /// Makes the service shut down, and waits until it has.
 pub fn down(path: &Path) -> anyhow::Result<()> {
+    let process = process_of(path);
     match ask(path, Report::Shutdown)? {
         (Reply::Done, _) => {}
         (Reply::Refused { reason, .. }, _) => bail!("the service refuses: {reason}"),
         _ => bail!("the service gave another answer than asked for; is it of the same version?"),
     }
-    let patience = Instant::now() + Duration::from_secs(5);
+    let patience = Instant::now() + PATIENCE;
     while is_up(path) {
         if patience < Instant::now() {
             bail!("the service at {} does not leave; see its log", path.display());
         }
         std::thread::sleep(Duration::from_millis(5));
     }
+    // Its interface goes with the last of its descriptors, after the control socket.
+    if let Some(process) = process {
+        let limit = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&limit))?;
+    }
     Ok(())
+}
+
+/// The process of the service at `path`. `None`: this one cannot see it.
+fn process_of(path: &Path) -> Option<OwnedFd> {
+    let line = dial(path).ok()?;
+    pidfd_open(socket_peercred(&line).ok()?.pid, PidfdFlags::empty()).ok()
 }
