@@ -64,15 +64,13 @@ impl Place {
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         (text(output.stdout), text(output.stderr))
     }
+}
 
-    /// The numbers at the ends of the lines that the program prints, and what it prints, with the log.
-    fn count(&self, program: &Path, on_towpath: bool) -> (Vec<u32>, String) {
-        let (printed, log) = self.run(program, on_towpath);
-        let number = |line: &str| line.rsplit(' ').next().and_then(|n| n.parse().ok());
-        let numbers: Option<Vec<u32>> = printed.lines().map(number).collect();
-        let said = format!("{printed}{log}");
-        (numbers.unwrap_or_else(|| panic!("{said}")), said)
-    }
+/// The numbers at the ends of the lines that a program has printed; `log` is for the message where a line has none.
+fn numbers((printed, log): (String, String)) -> Vec<u32> {
+    let number = |line: &str| line.rsplit(' ').next().and_then(|n| n.parse().ok());
+    let numbers: Option<Vec<u32>> = printed.lines().map(number).collect();
+    numbers.unwrap_or_else(|| panic!("{printed}{log}"))
 }
 
 /// `refused`: so many of its sockets are the kernel's, because they connect to a port where nobody listens, or as the test says.
@@ -167,13 +165,14 @@ fn a_descriptor_that_a_vfork_child_gets_is_not_its_parents() {
 fn a_connections_calls_make_no_system_call() {
     let place = service();
     let program = place.compile("calls");
-    let (said, _) = place.run(&program, false);
-    if said.starts_with("skipped") {
-        return eprintln!("{said}");
+    let on_kernel = place.run(&program, false);
+    if on_kernel.0.starts_with("skipped") {
+        return eprintln!("{}", on_kernel.0);
     }
-    let (kernel, printed) = place.count(&program, false);
-    assert!(kernel[0] == 0 && kernel[1..].iter().all(|n| *n >= 10), "{printed}");
-    let (towpath, printed) = place.count(&program, true);
+    let kernel = numbers(on_kernel);
+    assert!(kernel[0] == 0 && kernel[1..].iter().all(|n| *n >= 10), "{kernel:?}");
+    let (printed, log) = place.run(&program, true);
+    let towpath = numbers((printed.clone(), log));
     assert!(towpath.len() == kernel.len() && towpath.iter().all(|n| *n == 0), "{printed}");
 }
 
@@ -182,7 +181,7 @@ fn a_connections_calls_make_no_system_call() {
 fn accepted_connections_share_a_socket_of_the_kernels() {
     let place = service();
     let program = place.compile("common_sockets");
-    let counted = |on_towpath| place.count(&program, on_towpath).0;
+    let counted = |on_towpath| numbers(place.run(&program, on_towpath));
     assert_eq!(counted(false), [6; 10]);
     //  accepted, non-blocking, option, fstat, dup, fork; accepted, vfork; posix_spawn; without a free number
     assert_eq!(counted(true), [1, 1, 2, 3, 4, 6, 1, 6, 2, 6]);

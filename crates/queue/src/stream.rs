@@ -370,8 +370,8 @@ pub const fn closing(own: u32, peer: u32, is_unread: bool, hard: bool) -> u32 {
 }
 
 /// Closes one end of a connection in the place of its owner, which is dead or has let go, as [`closing`] says. If the owner has let go of
-/// a connection that neither side has ended, it has written nonsense: a reset. True: the other side has not closed its end yet, and is to be
-/// told.
+/// a connection that neither side has ended, it has written nonsense: a reset. Returns true when the other side is to be told, because it has
+/// not closed its own end yet.
 pub fn close_for(own: &Half, peer: &Half, hard: bool) -> bool {
     use half_flags::{FAILED, FIN, READ_CLOSED, RELEASED, RESET};
     let (flags, others) = (own.flags.load(Acquire), peer.flags.load(Acquire));

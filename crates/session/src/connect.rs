@@ -101,8 +101,8 @@ pub fn free(client: &Client, block: u32) {
     }
 }
 
-/// Gives up this process's hold on a connection, and tells the service what it does not see; `hard`: the connection is to be reset. No `client`:
-/// the service is gone.
+/// Gives up this process's hold on a connection, and tells the service what it does not see. `hard` asks for a reset. `client` is `None`
+/// once the service is gone.
 pub fn let_go(client: Option<&Client>, link: &Endpoint, hard: bool) {
     // The slot may be lent again as soon as it is released, so the lease is asked first.
     let is_lent = link.mapped.lease.has(link.slot());

@@ -474,8 +474,8 @@ pub fn is_stream(fd: RawFd) -> bool {
 pub fn epoll_control(epfd: RawFd, op: i32, fd: RawFd, event: Option<libc::epoll_event>) -> Handled<()> {
     let Some(set) = SETS.pin(epfd) else { return single_out(fd).err().map(Err) };
     // Programs change what they want of a connection for each request, by `EPOLL_CTL_MOD` or by DEL and ADD: no signals are put off there.
-    let is_connection = SOCKS.pin(fd).is_some_and(|sock| sock.link().is_some());
-    let _deferred = (op != libc::EPOLL_CTL_MOD && !is_connection).then(Deferred::begin);
+    let is_connection = || SOCKS.pin(fd).is_some_and(|sock| sock.link().is_some());
+    let _deferred = (op != libc::EPOLL_CTL_MOD && !is_connection()).then(Deferred::begin);
     io_uring::settle_connect(fd);
     match SOCKS.pin(fd) {
         Some(sock) => {

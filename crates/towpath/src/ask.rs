@@ -5,13 +5,12 @@ use control::{DialError, Line, LineError, Received, Reply, Report, Request, ToAp
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
-use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Longest wait for a service that was told to leave, and again for its process to end.
+/// Longest wait for the end of a service that was told to leave.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// True if a service answers at `path`.
@@ -83,23 +82,30 @@ pub fn down(path: &Path) -> anyhow::Result<()> {
         (Reply::Refused { reason, .. }, _) => bail!("the service refuses: {reason}"),
         _ => bail!("the service gave another answer than asked for; is it of the same version?"),
     }
-    let patience = Instant::now() + PATIENCE;
-    while is_up(path) {
-        if patience < Instant::now() {
-            bail!("the service at {} does not leave; see its log", path.display());
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    // Its interface goes with the last of its descriptors, after the control socket.
-    if let Some(process) = process {
-        let limit = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-        poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&limit))?;
+    if !has_ended(path, process)? {
+        bail!("the service at {} does not leave; see its log", path.display());
     }
     Ok(())
 }
 
-/// The process of the service at `path`. `None`: this one cannot see it.
+/// Waits until the service has ended. Its interface goes with the last of its descriptors, after the control socket: so the end of its process
+/// is waited for, where it can be seen. False: it has not ended after `PATIENCE`.
+fn has_ended(path: &Path, process: Option<OwnedFd>) -> anyhow::Result<bool> {
+    if let Some(process) = process {
+        let limit = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        return Ok(poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&limit))? > 0);
+    }
+    let end = Instant::now() + PATIENCE;
+    while is_up(path) {
+        if end < Instant::now() {
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(true)
+}
+
+/// The process of the service at `path`. `None`: this process cannot see it, because it is in another PID namespace.
 fn process_of(path: &Path) -> Option<OwnedFd> {
-    let line = dial(path).ok()?;
-    pidfd_open(socket_peercred(&line).ok()?.pid, PidfdFlags::empty()).ok()
+    pidfd_open(Pid::from_raw(service::pid_behind(path)?)?, PidfdFlags::empty()).ok()
 }

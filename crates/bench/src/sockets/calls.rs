@@ -33,7 +33,9 @@ pub fn connect(port: u16) -> io::Result<TcpStream> {
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: the call takes three integers and no pointer.
     let socket = owned(unsafe { libc::socket(libc::AF_INET, kind, 0) })?;
-    match connect_to(&socket, SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)) {
+    let (address, len) = c_address(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port));
+    // SAFETY: the address lives during the call and has `len` bytes.
+    match checked(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) }) {
         Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
         _ => Ok(TcpStream::from(socket)),
     }
@@ -46,12 +48,6 @@ pub fn bound(to: Ipv4Addr) -> io::Result<OwnedFd> {
     // SAFETY: the address lives during the call and has `len` bytes.
     checked(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) })?;
     Ok(socket)
-}
-
-fn connect_to(socket: &OwnedFd, to: SocketAddrV4) -> io::Result<()> {
-    let (address, len) = c_address(to);
-    // SAFETY: the address lives during the call and has `len` bytes.
-    checked(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) }).map(|_| ())
 }
 
 fn c_address(address: SocketAddrV4) -> (libc::sockaddr_in, libc::socklen_t) {

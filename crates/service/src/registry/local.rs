@@ -237,9 +237,10 @@ impl Registry {
             // A connection counts as live until its slot is swept. The kernel is asked for more ports only when sweeping frees none.
             self.sweep();
             self.free_port(local, remote, own, sort).or_else(|| {
-                let may_share = sort.purpose != For::Lent;
-                let is_useless = local.port() != 0 || own || !self.ports.hold_more(sort) && !may_share;
-                if is_useless { None } else { self.free_port(local, remote, own, sort) }
+                if local.port() != 0 || own || !self.ports.hold_more(sort) {
+                    return None;
+                }
+                self.free_port(local, remote, own, sort)
             })
         })
     }

@@ -126,11 +126,8 @@ impl Grants {
 
     /// What a grant stands for.
     pub fn get(&self, grant: u32) -> Option<Incoming> {
-        Some((*self.all.get(grant)?, self.record(grant)?))
-    }
-
-    fn record(&self, grant: u32) -> Option<AcceptRecord> {
-        AcceptRecord::from_words(self.memory.read(grant)?)
+        let origin = *self.all.get(grant)?;
+        Some((origin, AcceptRecord::from_words(self.memory.read(grant)?)?))
     }
 
     /// All grants with what they stand for.

@@ -295,9 +295,9 @@ impl PortSpace {
         });
     }
 
-    /// Holds as many more ports of that sort as are held now, within `STEP`; the next search begins with them. False: it holds no more. If the
-    /// kernel gives none, the next search may share ports. For lent slots the service holds as many as it may of all, and at most half of all
-    /// ports.
+    /// Holds as many more ports of that sort as are held now, within `STEP`; the next search begins with them. For lent slots it holds no more
+    /// than `held_most` of all sorts, and half of all ports. If the kernel gives none, the next search may share ports; those of lent slots are
+    /// always shared. Returns true when another search may find a port.
     pub fn hold_more(&mut self, sort: Sort) -> bool {
         let len = self.pools[sort.index()].held.len();
         let most = match sort.purpose {
@@ -320,7 +320,7 @@ impl PortSpace {
             pool.held.extend(new);
         }
         self.is_short = !is_more;
-        is_more
+        is_more || sort.purpose != For::Lent
     }
 
     /// `count` more connections from `local` to `remote` may come: [`Self::hold_ahead`] is to be called soon.

@@ -16,7 +16,7 @@ const WINDOW: u16 = 64;
 /// A port that a socket holds in the kernel.
 #[derive(Debug)]
 pub struct Held {
-    /// Its number.
+    /// The port's number, which other programs cannot bind.
     pub port: u16,
     _socket: OwnedFd,
 }
@@ -29,8 +29,8 @@ pub fn some_window() -> u16 {
     RANGE.start() + (number % windows) as u16 * WINDOW
 }
 
-/// Has the kernel choose a port and holds it, at all addresses of the family. `reuses`: sockets with `SO_REUSEADDR` may have it, too. `window`
-/// moves on.
+/// Has the kernel choose a port in the `window`, which moves on, and holds it at all addresses of the family. `reuses`: sockets with
+/// `SO_REUSEADDR` may have the port, too.
 pub fn hold(is_ipv6: bool, reuses: bool, window: &mut u16) -> Option<Held> {
     let any: IpAddr = if is_ipv6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
     let any = SocketAddr::new(any, 0);
