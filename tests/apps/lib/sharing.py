@@ -13,7 +13,8 @@ MIB = 1 << 20
 
 def child_writes(w):
     """The child's bytes arrive whole and in order; its parent's thread gets the answer to them, and then the end."""
-    port, size, rounds = free_port(), 3 * MIB, 20
+    # More rounds than the service waits with freeing slots.
+    port, size, rounds = free_port(), MIB, 70
     write_random(w.directory / "file", size)
     program = [*PYTHON, PEERS / "shared.py"]
     server = w.server("server", [*program, "serve", w.way.listen, port, size, rounds], port)

@@ -75,11 +75,12 @@ impl Registry {
         self.let_in(self.origin_at(left.region, left.slot));
         let trust = Trust { cookie, left, ends, owners, family, relay: None };
         let known = self.trusts.find(cookie);
-        if known.is_some_and(|(_, t)| t.place() == trust.place()) {
+        let there = self.trusts.at(SlotKey::of_left(&left), left.side).map(|(key, _)| key);
+        if there.is_some() && there == known.map(|(key, _)| key) {
             return Answer::plain(Reply::Done);
         }
         // A process with another program's descriptor must not pass a connection of its own off as that descriptor's.
-        if known.is_some() || self.trusts.iter().any(|(_, t)| t.place() == trust.place()) {
+        if known.is_some() || there.is_some() {
             self.hold_no_more(&left);
             return Answer::refused(Errno::EXIST, "that descriptor or that connection is known otherwise");
         }

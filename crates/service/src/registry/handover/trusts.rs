@@ -1,6 +1,7 @@
 //! The table of trusts: connections that processes have left with the service, where each is, and which relay carries it on. Decides
 //! nothing.
 
+use crate::registry::memory::slot_key::SlotKey;
 use crate::registry::process::fd_liveness::Alive;
 use control::Left;
 use std::collections::HashMap;
@@ -29,9 +30,8 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// Region, slot and side of the connection.
-    pub fn place(&self) -> (u32, u32, u8) {
-        (self.left.region, self.left.slot, self.left.side)
+    fn place(&self) -> (SlotKey, u8) {
+        (SlotKey::of_left(&self.left), self.left.side)
     }
 }
 
@@ -41,6 +41,8 @@ pub struct Trusts {
     all: HashMap<u64, Trust>,
     /// Number of the latest trust of each descriptor: a connection may be passed on again and again.
     by_cookie: HashMap<u64, u64>,
+    /// Number of the trust of the connection in each slot, on that side.
+    by_place: HashMap<(SlotKey, u8), u64>,
     next: u64,
     /// Watches the connections' descriptors.
     pub alive: Alive,
@@ -55,8 +57,8 @@ pub struct Trusts {
 impl Trusts {
     /// No trusts. `alive` is to watch their descriptors.
     pub fn new(alive: Alive) -> Self {
-        let (all, by_cookie) = (HashMap::new(), HashMap::new());
-        Self { all, by_cookie, next: 0, alive, pause: None, changed: false, soon: false }
+        let (all, by_cookie, by_place) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Self { all, by_cookie, by_place, next: 0, alive, pause: None, changed: false, soon: false }
     }
 
     /// True when there are no trusts.
@@ -90,6 +92,18 @@ impl Trusts {
         self.iter().find(|(_, t)| t.relay == Some(relay)).map(|(key, t)| (key, *t))
     }
 
+    /// The trust of the connection in that slot, on that side, and its number.
+    pub fn at(&self, slot: SlotKey, side: u8) -> Option<(u64, &Trust)> {
+        let key = self.by_place.get(&(slot, side))?;
+        Some((*key, self.all.get(key)?))
+    }
+
+    /// True when a connection in that slot, on either side, was left with the service: until the trust ends, no other connection may get the
+    /// slot, because the service may have yet to hear of its deputy's end there.
+    pub fn has_slot(&self, slot: SlotKey) -> bool {
+        (0..2).any(|side| self.by_place.contains_key(&(slot, side)))
+    }
+
     /// The trust with that number.
     pub fn get(&self, key: u64) -> Option<&Trust> {
         self.all.get(&key)
@@ -99,6 +113,7 @@ impl Trusts {
     pub fn add(&mut self, trust: Trust) -> u64 {
         self.next += 1;
         self.all.insert(self.next, trust);
+        self.by_place.insert(trust.place(), self.next);
         if trust.cookie != 0 {
             self.by_cookie.insert(trust.cookie, self.next);
         }
@@ -117,6 +132,9 @@ impl Trusts {
         let trust = self.all.remove(&key)?;
         if self.by_cookie.get(&trust.cookie) == Some(&key) {
             self.by_cookie.remove(&trust.cookie);
+        }
+        if self.by_place.get(&trust.place()) == Some(&key) {
+            self.by_place.remove(&trust.place());
         }
         self.changed = true;
         Some(trust)

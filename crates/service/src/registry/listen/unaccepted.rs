@@ -100,7 +100,7 @@ impl Registry {
     /// True when a socket block of the acceptor's family names the connection, or the service holds it.
     fn is_held(&self, incoming: &Incoming) -> bool {
         let record = &incoming.1;
-        if self.trusts.iter().any(|(_, trust)| trust.place() == (record.region, record.slot, record.side)) {
+        if self.trusts.at(SlotKey { region: record.region, slot: record.slot }, record.side).is_some() {
             return true;
         }
         let Some(family) = self.party_that_accepts(incoming).and_then(|party| self.family_of(party)) else {

@@ -107,8 +107,16 @@ fn tables_agree(r: &Registry) {
         listener.holders.present().for_each(&mut count);
     }
     applications_agree(r, &sockets);
+    trusts_agree(r);
+}
+
+/// What processes have left with the service is where the table says, or on its way there.
+pub fn trusts_agree(r: &Registry) {
     for (key, trust) in r.trusts.iter() {
         assert!(trust.relay.is_none_or(|relay| r.relays.contains_key(&relay)), "trust {key}: {trust:?}");
+        let pair = r.pairs.get(trust.left.region);
+        let has_slot = pair.is_none_or(|pair| pair.connection(trust.left.slot).is_some());
+        assert!(has_slot, "trust {key} names a free slot: {trust:?}");
     }
 }
 

@@ -73,7 +73,7 @@ impl Walk {
     pub fn new(seed: u64, sharing: Sharing, is_loud: bool) -> Self {
         Self {
             linux: Linux::default(),
-            world: World::new(sharing),
+            world: World::new(sharing, Seed::new(!seed)),
             programs: BTreeMap::new(),
             seed: Seed::new(seed),
             kernel: BTreeMap::new(),

@@ -1,5 +1,6 @@
 //! A registry with what the control loop does around it: it hands inputs over, hears the core, and moves time on. The core has no thread.
 
+use super::checks;
 use crate::config::{Options, Sharing};
 use crate::cores::Common;
 use crate::cores::by_hand::ByHand;
@@ -17,6 +18,7 @@ use crate::registry::scaling::{Scaling, Way};
 use crate::registry::tcp::{self, Tcp};
 use crate::registry::{Answer, Registry};
 use crate::sys;
+use base::Seed;
 use control::{Push, Reply, Request};
 use elastic::load::Loads;
 use fastpath::Others;
@@ -47,11 +49,13 @@ pub struct World {
     /// Messages that processes were sent unasked, by their ids.
     pushes: BTreeMap<u32, Vec<Push>>,
     next_line: u32,
+    /// Draws whether the registry does something else before it hears what the core has done.
+    seed: Seed,
 }
 
 impl World {
     /// A service without a port and without applications.
-    pub fn new(sharing: Sharing) -> Self {
+    pub fn new(sharing: Sharing, seed: Seed) -> Self {
         let options = Options {
             sharing: Some(sharing),
             region_slots: Some(64),
@@ -90,6 +94,7 @@ impl World {
             direct: 0,
             pushes: BTreeMap::new(),
             next_line: 1,
+            seed,
         }
     }
 
@@ -166,6 +171,11 @@ impl World {
     pub fn settle(&mut self) {
         for _ in 0..TURNS {
             let is_busy = self.core.turn(self.registry.tcp_now());
+            if self.seed.below(2) == 0 {
+                // As if another process connected meanwhile and found no free port.
+                self.registry.sweep();
+                checks::trusts_agree(&self.registry);
+            }
             self.registry.hear_cores();
             let has_more = self.registry.hear_exceptions();
             self.registry.pump_tcp();
