@@ -1,5 +1,6 @@
 /* Signal handlers that make the calls which POSIX lets them make (socket, connect, accept, close, fork and their like) while the program is
-   in the middle of one of them, or of malloc. Each handler sets the timer anew when it ends, so that the program goes on in between. */
+   in the middle of one of them, or of malloc. Most handlers set the timer anew when they end, so that the program goes on in between; an interval
+   timer does not wait for that. */
 #include "common.h"
 #include <sys/time.h>
 
@@ -26,10 +27,12 @@ static void *serve(void *unused) {
     return unused;
 }
 
-static void again(void) {
-    struct itimerval once = {{0, 0}, {0, 300}};
-    setitimer(ITIMER_REAL, &once, NULL);
+static void set_timer(long every_us, long us) {
+    struct itimerval timer = {{0, every_us}, {0, us}};
+    setitimer(ITIMER_REAL, &timer, NULL);
 }
+
+static void again(void) { set_timer(0, 300); }
 
 /* One call to the server. A handler does not wait for the answer: the server may wait for the call that the handler has interrupted. */
 static int ask(int waits) {
@@ -90,17 +93,31 @@ static void uses(int signal) {
     errno = kept;
 }
 
-static void forks(int signal) {
-    int kept = errno, status;
-    (void)signal;
+static void fork_once(void) {
+    int status;
     pid_t child = fork();
     if (child == 0)
         _exit(ask(0) == 0 ? 0 : 1);
     if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
         bad = 7;
     runs++;
+}
+
+static void forks(int signal) {
+    int kept = errno;
+    (void)signal;
+    fork_once();
     if (runs < FORKS)
         again();
+    errno = kept;
+}
+
+static void forks_at_intervals(int signal) {
+    int kept = errno;
+    (void)signal;
+    fork_once();
+    if (runs >= FORKS)
+        set_timer(0, 0);
     errno = kept;
 }
 
@@ -110,7 +127,7 @@ static void interrupt(const char *name, void (*handler)(int), int most, int (*wo
     int result = 0;
     CHECK(sigaction(SIGALRM, &action, NULL) == 0);
     runs = bad = 0;
-    again();
+    set_timer(handler == forks_at_intervals ? 10000 : 0, 300);
     while (runs < most && result == 0)
         result = work();
     printf("%s: %d runs, bad %d, program %d\n", name, (int)runs, (int)bad, result);
@@ -151,5 +168,6 @@ int main(void) {
     interrupt("calls in malloc", calls, RUNS, allocates);
     interrupt("forks in calls", forks, FORKS, call);
     interrupt("forks in listeners", forks, FORKS, comes_and_goes);
+    interrupt("forks at intervals", forks_at_intervals, FORKS, call);
     return 0;
 }
