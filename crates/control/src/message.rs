@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Version of these messages. Each side refuses any other version, with a message that says which one it speaks.
-pub const PROTOCOL: u32 = 21;
+pub const PROTOCOL: u32 = 22;
 /// Slot 0 of an application region carries no connection: its doorbell bit means "read the control socket".
 pub const CONTROL_SLOT: u32 = 0;
 
@@ -131,6 +131,9 @@ pub struct Lent {
     pub source: IpAddr,
     /// Further grants for connections of this process to this listener.
     pub grants: Vec<Grant>,
+    /// True: none of their slots has a connection, even if this process knows of an earlier one there, which has gone to another process. False:
+    /// each had a grant before, for an earlier listener at this address, and may have a connection.
+    pub are_free: bool,
 }
 
 /// Why a process accepts no more from a listening socket.

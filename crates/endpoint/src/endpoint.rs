@@ -8,7 +8,7 @@ use control::Left;
 use queue::Violation;
 use queue::stream::{Sender, closing, ending, raise};
 use rustix::io::Errno;
-use shm::half_flags::{self, FAILED, FIN, LINGER, LINGER_SHIFT, MUTE, NEAR, OPEN, RELEASED, RESET};
+use shm::half_flags::{self, FAILED, FIN, LENT, LINGER, LINGER_SHIFT, MUTE, NEAR, OPEN, RELEASED, RESET};
 use shm::{Half, MOVED, Side, SockBlock, TRUST};
 pub use shm::{sock_flags as flags, sock_state as state};
 use std::sync::Arc;
@@ -377,6 +377,13 @@ impl Endpoint {
     #[must_use]
     pub fn is_left(&self) -> bool {
         self.block().holders.load(Ordering::Acquire) == TRUST
+    }
+
+    /// True when the slot stays with this process for its next connection ([`Lease`](crate::slot_grant::Lease)).
+    #[must_use]
+    pub fn is_lent(&self) -> bool {
+        // The service takes the flag from a connection that was left with it.
+        self.halves().1.flags.load(Ordering::Acquire) & LENT != 0 && self.mapped.lease.has(self.slot())
     }
 
     /// Marks a connection that may appear in another process. Returns its place, as the service needs it (`Request::Leave`).

@@ -62,6 +62,13 @@ struct Listener {
     closed: VecDeque<u32>,
 }
 
+impl Listener {
+    fn forget(&mut self, slot: u32) {
+        self.free.retain(|free| *free != slot);
+        self.closed.retain(|closed| *closed != slot);
+    }
+}
+
 impl Slots {
     fn entry(&self, slot: u32) -> Option<Entry> {
         *self.granted.get(slot as usize)?
@@ -83,8 +90,9 @@ impl Slots {
         Some(number)
     }
 
-    /// Notes a grant. Without a port, or with one address too many, the slot is left out: connections then ask the service.
-    fn note(&mut self, slot: u32, granted: Granted) {
+    /// Notes a grant; `is_free`: the slot has no connection. Without a port, or with one address too many, the slot is left out: connections
+    /// then ask the service.
+    fn note(&mut self, slot: u32, granted: Granted, is_free: bool) {
         let (Some(port), Some(listener)) = (NonZeroU16::new(granted.port), self.number_of(granted.remote))
         else {
             return;
@@ -94,7 +102,11 @@ impl Slots {
             self.granted.resize(at + 1, None);
         }
         let entry = Entry { port, listener, queue: granted.queue, grant: granted.grant };
-        if self.granted[at].replace(entry).is_none() {
+        let before = self.granted[at].replace(entry);
+        if let Some(before) = before.filter(|_| is_free) {
+            self.listeners[usize::from(before.listener)].forget(slot);
+        }
+        if before.is_none() || is_free {
             self.listeners[usize::from(listener)].free.push(slot);
         }
     }
@@ -115,13 +127,13 @@ impl Lease {
         &self.slots
     }
 
-    /// Adds granted slots; of one that is granted already the grant changes, because another listener has the address now. Slots that the
-    /// region lacks are left out.
-    pub fn add(&self, mapped: &Mapped, new: impl Iterator<Item = (u32, Granted)>) {
+    /// Adds granted slots; of one that is granted already the grant changes: another listener has the address now, or (`are_free`) its
+    /// connection has gone to another process and has ended there. Slots that the region lacks are left out.
+    pub fn add(&self, mapped: &Mapped, new: impl Iterator<Item = (u32, Granted)>, are_free: bool) {
         let mut slots = self.locked();
         let slots = slots.get(self.host.generation());
         for (slot, granted) in new.filter(|(slot, _)| mapped.has(*slot)) {
-            slots.note(slot, granted);
+            slots.note(slot, granted, are_free);
         }
         self.any.store(true, Ordering::Relaxed);
     }
@@ -181,5 +193,61 @@ impl Lease {
         if let Some(listener) = self.locked().get(self.host.generation()).listener(slot) {
             listener.free.push(slot);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::Solitary;
+    use shm::{Kind, Params, Region, Side};
+    use std::sync::Arc;
+
+    static HOST: Host = Host::new(&Solitary);
+    const LISTENER: u32 = 7;
+
+    fn granted(port: u16) -> Granted {
+        Granted {
+            port,
+            remote: SocketAddr::from(([127, 0, 0, 1], 80)),
+            queue: LISTENER,
+            grant: u32::from(port),
+        }
+    }
+
+    /// As the service lends a slot.
+    fn lend(mapped: &Mapped, slot: u32) {
+        let (own, peer) = mapped.halves(slot);
+        own.flags.store(RELEASED, Ordering::Release);
+        peer.flags.store(RELEASED | LENT, Ordering::Release);
+    }
+
+    fn take(mapped: &Mapped) -> Option<(u32, u16)> {
+        let (slot, granted) = mapped.lease.take(mapped, granted(1).remote, LISTENER)?;
+        mapped.halves(slot).1.flags.store(LENT, Ordering::Release);
+        Some((slot, granted.port))
+    }
+
+    #[test]
+    fn a_slot_whose_connection_has_moved_is_used_again_once_when_it_is_lent_again() {
+        let params = Params { kind: Kind::Pair, id: 2, slots: 64, data_len: 1 << 20 };
+        let region = Arc::new(Region::create(params).unwrap().0);
+        let mapped = Mapped::new(&HOST, Side::Zero, region, 0);
+        lend(&mapped, 3);
+        mapped.lease.add(&mapped, [(3, granted(1000))].into_iter(), true);
+        assert_eq!((take(&mapped), take(&mapped)), (Some((3, 1000)), None));
+        // Another listener has the address: the connection that is there keeps the slot.
+        mapped.lease.add(&mapped, [(3, granted(1001))].into_iter(), false);
+        assert_eq!(take(&mapped), None);
+        // The connection goes to another process and ends there; this side hears nothing of it.
+        mapped.halves(3).1.flags.fetch_and(!LENT, Ordering::AcqRel);
+        lend(&mapped, 3);
+        mapped.lease.add(&mapped, [(3, granted(1002))].into_iter(), true);
+        assert_eq!((take(&mapped), take(&mapped)), (Some((3, 1002)), None));
+        // The same, when this side had closed it before the service took it.
+        mapped.lease.closed(3);
+        lend(&mapped, 3);
+        mapped.lease.add(&mapped, [(3, granted(1003))].into_iter(), true);
+        assert_eq!((take(&mapped), take(&mapped)), (Some((3, 1003)), None));
     }
 }

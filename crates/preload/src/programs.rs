@@ -41,7 +41,7 @@ pub unsafe extern "C" fn execve(
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> c_int {
-    let gets_sockets = fd_passing::before_exec();
+    let gets_sockets = fd_passing::before_exec_of(path);
     // SAFETY: C's contract.
     unsafe { with_ours(gets_sockets, environment, |all| next::execve(path, arguments, all)) }
 }

@@ -105,7 +105,7 @@ pub fn free(client: &Client, block: u32) {
 /// once the service is gone.
 pub fn let_go(client: Option<&Client>, link: &Endpoint, hard: bool) {
     // The slot may be lent again as soon as it is released, so the lease is asked first.
-    let is_lent = link.mapped.lease.has(link.slot());
+    let is_lent = link.is_lent();
     let is_last = link.release(client.map_or(u64::MAX, Client::holder_bit), hard);
     if is_last && is_lent {
         link.mapped.lease.closed(link.slot());

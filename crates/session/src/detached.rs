@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Calls that others replace, or that are left out, where they are forbidden: one bit each in a set of forbidden calls.
-pub const OPTIONAL: [c_long; 21] = [
+pub const OPTIONAL: [c_long; 22] = [
     libc::SYS_sched_yield,
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,
@@ -28,6 +28,7 @@ pub const OPTIONAL: [c_long; 21] = [
     libc::SYS_nanosleep,
     libc::SYS_lseek,
     libc::SYS_pread64,
+    libc::SYS_faccessat,
     OLD_POLL,
 ];
 

@@ -33,7 +33,7 @@ pub fn learn(client: &Client, remote: SocketAddr, mapped: &Arc<Mapped>, lent: &L
     let granted = |grant: &control::Grant| {
         (grant.slot, Granted { port: grant.port, remote, queue: lent.queue, grant: grant.grant })
     };
-    mapped.lease.add(mapped, lent.grants.iter().map(granted));
+    mapped.lease.add(mapped, lent.grants.iter().map(granted), lent.are_free);
     let way = Way { queue, mapped: mapped.clone(), epoch: lent.epoch, source: lent.source };
     // Not under the locks of the regions: a fork takes this lock after those.
     client.ways.write().unwrap_or_else(PoisonError::into_inner).insert(remote, Arc::new(way));

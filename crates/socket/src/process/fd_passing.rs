@@ -248,6 +248,12 @@ pub fn before_exec() -> bool {
     gets_sockets
 }
 
+/// As [`before_exec`], of the program at `path`, a C string. Nothing is handed over to one that is not there: a search through PATH tries
+/// many.
+pub fn before_exec_of(path: *const libc::c_char) -> bool {
+    tables::has_any() && !detached::is_locked() && !sys::is_missing(path) && before_exec()
+}
+
 /// The service cannot be reached from a new root directory: a process that has sockets, its own or inherited ones, registers before.
 pub fn before_chroot() {
     if tables::has_any() && !tables::is_borrowed() {

@@ -100,10 +100,10 @@ impl Registry {
         {
             return None;
         }
-        let grants = self.lend_slots(lending);
+        let (grants, are_free) = self.lend_slots(lending);
         let is_new = self.applications.get_mut(&parties[0])?.queues.insert(queue);
         let epoch = self.listeners.all.get(&queue)?.grants.epoch();
-        Some(Lent { queue, is_new, epoch, source, grants })
+        Some(Lent { queue, is_new, epoch, source, grants, are_free })
     }
 
     /// True when all processes that may accept are of that user and have what the listener's home has mapped.
@@ -112,13 +112,12 @@ impl Registry {
     }
 
     /// Lends more slots, each with its own port and grant: first those that are lent already, for an earlier listener at this address. They
-    /// count as sockets of both parties.
-    fn lend_slots(&mut self, lending: Lending) -> Vec<Grant> {
+    /// count as sockets of both parties. Also returns whether the slots have no connections.
+    fn lend_slots(&mut self, lending: Lending) -> (Vec<Grant>, bool) {
         let Lending { region, queue, parties, source, local } = lending;
-        let Some(pair) = self.pairs.get(region) else { return Vec::new() };
-        if pair.is_paused(queue, self.now) {
-            return Vec::new();
-        }
+        let Some(pair) = self.pairs.get(region).filter(|pair| !pair.is_paused(queue, self.now)) else {
+            return (Vec::new(), true);
+        };
         let most = pair.region.layout().params.slots / SHARE;
         let room = self.room_to_lend(parties).min(grants_most());
         let is_of = |c: &Connection| c.grant.is_some_and(|key| key.queue == queue);
@@ -130,10 +129,9 @@ impl Registry {
             .take(STEP.1 as usize)
             .map_while(|(slot, _)| self.grant_slot(region, *slot, queue))
             .collect();
-        if !grants.is_empty() {
-            return grants;
-        }
-        let Some(pair) = self.pairs.get(region) else { return Vec::new() };
+        let Some(pair) = self.pairs.get(region).filter(|_| grants.is_empty()) else {
+            return (grants, false);
+        };
         let granted = lent.len() as u32;
         let room = room.saturating_sub(granted);
         let count = granted.clamp(STEP.0, STEP.1).min(most.saturating_sub(pair.lent())).min(room);
@@ -151,7 +149,7 @@ impl Registry {
             let sort = Sort { is_ipv6: source.is_ipv6(), purpose: For::Lent };
             self.ports.expect(sort, source, local, STEP.1 as usize);
         }
-        grants
+        (grants, true)
     }
 
     fn lend_slot(&mut self, Lending { region, queue, parties, source, local }: Lending) -> Option<Grant> {

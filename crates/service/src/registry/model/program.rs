@@ -288,10 +288,10 @@ impl Program {
     }
 
     fn learn(&mut self, remote: SocketAddr, mapped: &Arc<Mapped>, lent: &Lent) {
-        let Lent { queue, epoch, source, ref grants, .. } = *lent;
+        let Lent { queue, epoch, source, ref grants, are_free, .. } = *lent;
         let granted =
             |grant: &Grant| (grant.slot, Granted { port: grant.port, remote, queue, grant: grant.grant });
-        mapped.lease.add(mapped, grants.iter().map(granted));
+        mapped.lease.add(mapped, grants.iter().map(granted), are_free);
         self.ways.insert(remote, Way { queue, mapped: mapped.clone(), epoch, source });
     }
 
@@ -448,7 +448,7 @@ impl Program {
                 let id = self.id(world);
                 let waits = link.state() & state::DEFERRED != 0;
                 // The slot may be lent again as soon as it is released.
-                let is_lent = link.mapped.lease.has(link.slot());
+                let is_lent = link.is_lent();
                 let is_last = link.release(self.holder_bit(), false);
                 if is_last && is_lent {
                     link.mapped.lease.closed(link.slot());
