@@ -131,7 +131,7 @@ pub struct Lent {
     pub source: IpAddr,
     /// Further grants for connections of this process to this listener.
     pub grants: Vec<Grant>,
-    /// True: none of their slots has a connection, even if this process knows of an earlier one there, which has gone to another process. False:
+    /// True: their slots have no connection. The receiver forgets what it knew of an earlier one there: it has gone to another process. False:
     /// each had a grant before, for an earlier listener at this address, and may have a connection.
     pub are_free: bool,
 }

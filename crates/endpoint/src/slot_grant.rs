@@ -178,8 +178,12 @@ impl Lease {
     }
 
     /// Notes that this side has released its connection in a granted slot.
-    pub fn closed(&self, slot: u32) {
+    pub fn closed(&self, mapped: &Mapped, slot: u32) {
         let mut slots = self.locked();
+        if mapped.halves(slot).1.flags.load(Ordering::Acquire) & LENT == 0 {
+            // The service has taken the slot back meanwhile, and may have lent it again.
+            return;
+        }
         if let Some(listener) = slots.get(self.host.generation()).listener(slot) {
             listener.closed.push_back(slot);
         }
@@ -215,39 +219,73 @@ mod tests {
         }
     }
 
-    /// As the service lends a slot.
-    fn lend(mapped: &Mapped, slot: u32) {
-        let (own, peer) = mapped.halves(slot);
-        own.flags.store(RELEASED, Ordering::Release);
-        peer.flags.store(RELEASED | LENT, Ordering::Release);
+    /// The service lends slot 3, which has no connection.
+    fn lend(mapped: &Mapped, port: u16) {
+        let (own, peer) = mapped.halves(3);
+        [own, peer].iter().for_each(|half| half.flags.store(RELEASED, Ordering::Release));
+        mapped.lease.add(mapped, [(3, granted(port))].into_iter(), true);
     }
 
+    /// The slot and port of a new connection.
     fn take(mapped: &Mapped) -> Option<(u32, u16)> {
         let (slot, granted) = mapped.lease.take(mapped, granted(1).remote, LISTENER)?;
         mapped.halves(slot).1.flags.store(LENT, Ordering::Release);
         Some((slot, granted.port))
     }
 
-    #[test]
-    fn a_slot_whose_connection_has_moved_is_used_again_once_when_it_is_lent_again() {
-        let params = Params { kind: Kind::Pair, id: 2, slots: 64, data_len: 1 << 20 };
-        let region = Arc::new(Region::create(params).unwrap().0);
-        let mapped = Mapped::new(&HOST, Side::Zero, region, 0);
-        lend(&mapped, 3);
-        mapped.lease.add(&mapped, [(3, granted(1000))].into_iter(), true);
-        assert_eq!((take(&mapped), take(&mapped)), (Some((3, 1000)), None));
-        // Another listener has the address: the connection that is there keeps the slot.
-        mapped.lease.add(&mapped, [(3, granted(1001))].into_iter(), false);
-        assert_eq!(take(&mapped), None);
-        // The connection goes to another process and ends there; this side hears nothing of it.
+    /// Both sides close the connection in slot 3.
+    fn close(mapped: &Mapped) {
+        let (own, peer) = mapped.halves(3);
+        [own, peer].iter().for_each(|half| raise(half, RELEASED));
+        mapped.lease.closed(mapped, 3);
+    }
+
+    /// The connection in slot 3 is left with the service, whose the slot is then.
+    fn leave(mapped: &Mapped) {
         mapped.halves(3).1.flags.fetch_and(!LENT, Ordering::AcqRel);
-        lend(&mapped, 3);
-        mapped.lease.add(&mapped, [(3, granted(1002))].into_iter(), true);
-        assert_eq!((take(&mapped), take(&mapped)), (Some((3, 1002)), None));
-        // The same, when this side had closed it before the service took it.
-        mapped.lease.closed(3);
-        lend(&mapped, 3);
-        mapped.lease.add(&mapped, [(3, granted(1003))].into_iter(), true);
-        assert_eq!((take(&mapped), take(&mapped)), (Some((3, 1003)), None));
+    }
+
+    fn mapped() -> Mapped {
+        let params = Params { kind: Kind::Pair, id: 2, slots: 64, data_len: 1 << 20 };
+        Mapped::new(&HOST, Side::Zero, Arc::new(Region::create(params).unwrap().0), 0)
+    }
+
+    #[test]
+    fn a_slot_is_used_again_when_both_sides_have_closed_its_connection() {
+        let m = mapped();
+        lend(&m, 1000);
+        assert_eq!((take(&m), take(&m)), (Some((3, 1000)), None));
+        close(&m);
+        assert_eq!((take(&m), take(&m)), (Some((3, 1000)), None));
+        // Another listener has the address: the connection that is there keeps the slot.
+        m.lease.add(&m, [(3, granted(1001))].into_iter(), false);
+        assert_eq!(take(&m), None);
+        close(&m);
+        assert_eq!(take(&m), Some((3, 1001)));
+    }
+
+    #[test]
+    fn a_slot_that_the_service_has_taken_back_is_used_once_when_it_is_lent_again() {
+        let m = mapped();
+        // The connection goes to another process; this side hears nothing of its end.
+        lend(&m, 1000);
+        assert_eq!(take(&m), Some((3, 1000)));
+        leave(&m);
+        close(&m);
+        assert_eq!(take(&m), None);
+        lend(&m, 1001);
+        assert_eq!((take(&m), take(&m)), (Some((3, 1001)), None));
+        // This side had closed it before, and connects while the slot is being lent again.
+        close(&m);
+        leave(&m);
+        m.halves(3).1.flags.store(RELEASED, Ordering::Release);
+        assert_eq!(take(&m), None);
+        lend(&m, 1002);
+        assert_eq!((take(&m), take(&m)), (Some((3, 1002)), None));
+        // The same, without a connect in between.
+        close(&m);
+        leave(&m);
+        lend(&m, 1003);
+        assert_eq!((take(&m), take(&m)), (Some((3, 1003)), None));
     }
 }

@@ -31,6 +31,15 @@ pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
     unsafe { _exit(status) }
 }
 
+/// True when there is no file at `path`, a C string of the program's. Another library may give paths another meaning: its `faccessat` is asked.
+fn is_missing(path: *const c_char) -> bool {
+    // SAFETY: the kernel checks the address. Errno's address is valid for the calling thread.
+    unsafe {
+        libc::faccessat(libc::AT_FDCWD, path, libc::F_OK, 0) != 0
+            && matches!(*libc::__errno_location(), libc::ENOENT | libc::ENOTDIR)
+    }
+}
+
 /// See execve(2).
 ///
 /// # Safety
@@ -41,7 +50,7 @@ pub unsafe extern "C" fn execve(
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> c_int {
-    let gets_sockets = fd_passing::before_exec_of(path);
+    let gets_sockets = fd_passing::before_exec_of_file(|| is_missing(path));
     // SAFETY: C's contract.
     unsafe { with_ours(gets_sockets, environment, |all| next::execve(path, arguments, all)) }
 }

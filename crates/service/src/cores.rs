@@ -228,6 +228,8 @@ impl Worker {
             if self.load.begin(now, counters.packets + counters.segments_out, &self.common.loads) {
                 write_eventfd(self.common.told.as_fd());
             }
+            // Before all else of this turn: a waker that is taken here is not there to end the sleep, and what it was written for is done below.
+            self.look_at_resting(now);
             let progress = self.round(now);
             if progress.wake_slow_path {
                 write_eventfd(self.common.told.as_fd());
@@ -236,7 +238,6 @@ impl Worker {
                 self.wake_others(progress.wake_cores);
             }
             let Some(obeyed) = self.obey(now) else { return };
-            self.look_at_resting(now);
             if progress.is_busy() | obeyed | self.relay() | self.serve_channels(now) {
                 quiet_since = None;
                 continue;

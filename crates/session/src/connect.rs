@@ -107,14 +107,30 @@ pub fn let_go(client: Option<&Client>, link: &Endpoint, hard: bool) {
     // The slot may be lent again as soon as it is released, so the lease is asked first.
     let is_lent = link.is_lent();
     let is_last = link.release(client.map_or(u64::MAX, Client::holder_bit), hard);
-    if is_last && is_lent {
-        link.mapped.lease.closed(link.slot());
-    }
-    let Some(client) = client else { return };
-    if link.is_left() {
+    if let Some(client) = client.filter(|_| link.is_left()) {
         client.say(Request::LetGo);
     }
-    if is_last && link.must_say_closed() {
+    if is_last {
+        released(client, link, is_lent);
+    }
+}
+
+/// Takes a connection, or the attempt to make one, back from all that hold it, and tells the service what it does not see.
+///
+/// # Errors
+/// As [`Endpoint::give_up`].
+pub fn give_up(client: Option<&Client>, link: &Endpoint) -> Result<(), Errno> {
+    let is_lent = link.is_lent();
+    link.give_up()?;
+    released(client, link, is_lent);
+    Ok(())
+}
+
+fn released(client: Option<&Client>, link: &Endpoint, is_lent: bool) {
+    if is_lent {
+        link.mapped.lease.closed(&link.mapped, link.slot());
+    }
+    if let Some(client) = client.filter(|_| link.must_say_closed()) {
         client.say(Request::Closed { region: link.mapped.id, slot: link.slot() });
     }
 }

@@ -230,16 +230,6 @@ pub fn fcntl(fd: RawFd, command: i32, argument: usize) -> Result<usize, Errno> {
     answer(unsafe { call(libc::SYS_fcntl, [fd as usize, command as usize, argument, 0, 0, 0]) })
 }
 
-/// True when there is no file at `path`, a C string of the program's.
-pub fn is_missing(path: *const libc::c_char) -> bool {
-    if !may(libc::SYS_faccessat) {
-        return false;
-    }
-    let a = [libc::AT_FDCWD as usize, path as usize, libc::F_OK as usize, 0, 0, 0];
-    // SAFETY: the kernel checks the address, and writes nothing.
-    matches!(answer(unsafe { call(libc::SYS_faccessat, a) }), Err(Errno::NOENT | Errno::NOTDIR))
-}
-
 /// True once the other end of the Unix socket `fd` has read all that was sent (`SIOCOUTQ`), and when that cannot be known.
 pub fn is_all_read(fd: RawFd) -> bool {
     if !may(libc::SYS_ioctl) {

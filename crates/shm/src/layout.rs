@@ -212,7 +212,8 @@ pub mod half_flags {
     pub const LOW_WATER: u32 = 0x1F << LOW_WATER_SHIFT;
     /// Lowest bit of [`LOW_WATER`].
     pub const LOW_WATER_SHIFT: u32 = 9;
-    /// In an acceptor's half (pair regions): the slot is lent to its connector, which may reuse it when both sides have released it.
+    /// In an acceptor's half (pair regions), set by the connector as it connects: the slot is lent to it, and may be reused when both sides have
+    /// released it. The service clears it when the connection is left with it (`Request::Leave`): the slot is lent no more.
     pub const LENT: u32 = 1 << 14;
     /// The service is publishing bytes that this side holds back: the slot must not be reused meanwhile.
     pub const PUSHING: u32 = 1 << 15;

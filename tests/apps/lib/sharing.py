@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 def child_writes(w):
     """The child's bytes arrive whole and in order; its parent's thread gets the answer to them, and then the end."""
-    # More rounds than the service waits with freeing slots.
+    # The service frees the slots of closed connections after some 32 rounds, when it needs ports: they are used again.
     port, size, rounds = free_port(), MIB, 70
     write_random(w.directory / "file", size)
     program = [*PYTHON, PEERS / "shared.py"]

@@ -74,15 +74,18 @@ impl Registry {
         // Its next holder does not know that the first bytes must be announced.
         self.let_in(self.origin_at(left.region, left.slot));
         let trust = Trust { cookie, left, ends, owners, family, relay: None };
-        let known = self.trusts.find(cookie);
-        let there = self.trusts.at(SlotKey::of_left(&left), left.side).map(|(key, _)| key);
-        if there.is_some() && there == known.map(|(key, _)| key) {
-            return Answer::plain(Reply::Done);
-        }
-        // A process with another program's descriptor must not pass a connection of its own off as that descriptor's.
-        if known.is_some() || there.is_some() {
-            self.hold_no_more(&left);
-            return Answer::refused(Errno::EXIST, "that descriptor or that connection is known otherwise");
+        let known = self.trusts.find(cookie).map(|(key, _)| key);
+        match (known, self.trusts.at(SlotKey::of_left(&left), left.side)) {
+            (None, None) => {}
+            (known, there) if known == there => return Answer::plain(Reply::Done),
+            // A process with another program's descriptor must not pass a connection of its own off as that descriptor's.
+            _ => {
+                self.hold_no_more(&left);
+                return Answer::refused(
+                    Errno::EXIST,
+                    "that descriptor or that connection is known otherwise",
+                );
+            }
         }
         if !watched {
             self.hold_no_more(&left);
@@ -347,6 +350,15 @@ impl Registry {
     pub fn deputy_gone(&mut self, relay: u32, end: usize) {
         if let Some((key, _)) = self.trusts.behind(relay).filter(|_| end == 0) {
             self.end_trust(key, false);
+        }
+    }
+
+    /// A slot is free: no trust is of a connection there any more. What a core says of the last one there may come later, and must not be
+    /// taken for news of the next.
+    pub fn forget_trusts_at(&mut self, slot: SlotKey) {
+        for side in 0..2 {
+            let trust = self.trusts.at(slot, side).and_then(|key| self.trusts.remove(key));
+            trust.into_iter().for_each(|trust| self.hold_no_more(&trust.left));
         }
     }
 

@@ -389,16 +389,16 @@ impl Registry {
 
     /// Frees the slots of one pair region that are closed at both ends. Returns how many.
     pub fn sweep_pair(&mut self, id: u32, in_use: &InUse) -> usize {
-        let Self { pairs, listeners, ports, trusts, now, .. } = self;
+        let Self { pairs, listeners, ports, now, .. } = self;
         let Some(pair) = pairs.get_mut(id) else { return 0 };
         let is_over = |slot: &u32| {
-            let key = SlotKey { region: id, slot: *slot };
-            pair.is_over(*slot, || in_use.contains(&key), |grant| Self::is_waiting(listeners, grant))
-                && !trusts.has_slot(key)
+            let is_used = || in_use.contains(&SlotKey { region: id, slot: *slot });
+            pair.is_over(*slot, is_used, |grant| Self::is_waiting(listeners, grant))
         };
         let slots: Vec<u32> = pair.connections().map(|(slot, _)| slot).filter(is_over).collect();
         ports.note_pair(id, pair, &slots, *now);
         let ended: Vec<_> = slots.iter().filter_map(|slot| pair.release(*slot)).collect();
+        slots.iter().for_each(|slot| self.forget_trusts_at(SlotKey { region: id, slot: *slot }));
         ended.iter().for_each(|c| self.end_grant(c.grant));
         self.uncount_sockets(ended.iter().flat_map(|c| c.applications));
         ended.len()

@@ -6,7 +6,6 @@ use crate::connect::listen;
 use crate::fd::tables::{self, SOCKS};
 use crate::socket::listener::Listener;
 use crate::socket::{Role, Sock, options, pending_sockopts, placeholder};
-use control::Request;
 use endpoint::Endpoint;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
@@ -19,15 +18,10 @@ use std::sync::Arc;
 /// # Errors
 /// As [`Endpoint::give_up`].
 pub fn give_up(sock: &Sock, link: &Endpoint) -> Result<(), Errno> {
-    link.give_up()?;
+    session::connect::give_up(session::present().as_deref(), link)?;
     let is_bound = link.is_passive() && !sock.settings().is_some_and(|settings| settings.is_anywhere);
     if !is_bound {
         forget_address(link, sock.family());
-    }
-    if link.must_say_closed()
-        && let Some(client) = session::present()
-    {
-        client.say(Request::Closed { region: link.mapped.id, slot: link.slot() });
     }
     sock.pass_on();
     Ok(())

@@ -248,10 +248,11 @@ pub fn before_exec() -> bool {
     gets_sockets
 }
 
-/// As [`before_exec`], of the program at `path`, a C string. Nothing is handed over to one that is not there: a search through PATH tries
-/// many.
-pub fn before_exec_of(path: *const libc::c_char) -> bool {
-    tables::has_any() && !detached::is_locked() && !sys::is_missing(path) && before_exec()
+/// As [`before_exec`], of one file. Nothing is handed over if there is no such file: a search through PATH tries many. `is_missing` asks
+/// by `faccessat`, and is not called where a filter may forbid that.
+pub fn before_exec_of_file(is_missing: impl FnOnce() -> bool) -> bool {
+    let may_ask = tables::has_any() && detached::may(libc::SYS_faccessat);
+    !(may_ask && is_missing()) && before_exec()
 }
 
 /// The service cannot be reached from a new root directory: a process that has sockets, its own or inherited ones, registers before.

@@ -92,16 +92,9 @@ impl Trusts {
         self.iter().find(|(_, t)| t.relay == Some(relay)).map(|(key, t)| (key, *t))
     }
 
-    /// The trust of the connection in that slot, on that side, and its number.
-    pub fn at(&self, slot: SlotKey, side: u8) -> Option<(u64, &Trust)> {
-        let key = self.by_place.get(&(slot, side))?;
-        Some((*key, self.all.get(key)?))
-    }
-
-    /// True when a connection in that slot, on either side, was left with the service: until the trust ends, no other connection may get the
-    /// slot, because the service may have yet to hear of its deputy's end there.
-    pub fn has_slot(&self, slot: SlotKey) -> bool {
-        (0..2).any(|side| self.by_place.contains_key(&(slot, side)))
+    /// Number of the trust of the connection in that slot, on that side.
+    pub fn at(&self, slot: SlotKey, side: u8) -> Option<u64> {
+        self.by_place.get(&(slot, side)).copied()
     }
 
     /// The trust with that number.
@@ -113,7 +106,8 @@ impl Trusts {
     pub fn add(&mut self, trust: Trust) -> u64 {
         self.next += 1;
         self.all.insert(self.next, trust);
-        self.by_place.insert(trust.place(), self.next);
+        let before = self.by_place.insert(trust.place(), self.next);
+        debug_assert!(before.is_none(), "two trusts of one connection: {trust:?}");
         if trust.cookie != 0 {
             self.by_cookie.insert(trust.cookie, self.next);
         }

@@ -160,7 +160,7 @@ impl Registry {
         let slot = pair.take(lent).ok()?;
         let [connector, acceptor] = &pair.region.slot(slot)?.half;
         connector.flags.store(RELEASED, Release);
-        acceptor.flags.store(RELEASED | LENT, Release);
+        acceptor.flags.store(RELEASED, Release);
         self.ports.take(addresses, Origin::Pair(region, slot));
         let grant = self.grant_slot(region, slot, queue);
         if grant.is_none()

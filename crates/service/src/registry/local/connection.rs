@@ -226,6 +226,7 @@ impl Registry {
             self.relays.remove(&id);
         }
         self.regions.get_mut(&region).and_then(|r| r.slots.release(slot));
+        self.forget_trusts_at(SlotKey { region, slot });
         self.uncount_sockets([party]);
     }
 }

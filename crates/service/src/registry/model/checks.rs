@@ -110,13 +110,16 @@ fn tables_agree(r: &Registry) {
     trusts_agree(r);
 }
 
-/// What processes have left with the service is where the table says, or on its way there.
+/// Each trust that a relay carries on has that relay, and no slot that a trust names is free.
 pub fn trusts_agree(r: &Registry) {
     for (key, trust) in r.trusts.iter() {
         assert!(trust.relay.is_none_or(|relay| r.relays.contains_key(&relay)), "trust {key}: {trust:?}");
-        let pair = r.pairs.get(trust.left.region);
-        let has_slot = pair.is_none_or(|pair| pair.connection(trust.left.slot).is_some());
-        assert!(has_slot, "trust {key} names a free slot: {trust:?}");
+        let slot = SlotKey::of_left(&trust.left);
+        assert_eq!(r.trusts.at(slot, trust.left.side), Some(key), "not found: {trust:?}");
+        let (pair, region) = (r.pairs.get(slot.region), r.regions.get(&slot.region));
+        let is_pairs = pair.is_some_and(|pair| pair.connection(slot.slot).is_some());
+        let is_regions = region.is_some_and(|region| region.slots.get(slot.slot).is_some());
+        assert!(is_pairs || is_regions, "trust {key} names a free slot: {trust:?}");
     }
 }
 

@@ -451,7 +451,7 @@ impl Program {
                 let is_lent = link.is_lent();
                 let is_last = link.release(self.holder_bit(), false);
                 if is_last && is_lent {
-                    link.mapped.lease.closed(link.slot());
+                    link.mapped.lease.closed(&link.mapped, link.slot());
                 }
                 if is_last && waits {
                     world.say(id, announcement(&link));

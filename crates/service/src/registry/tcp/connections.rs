@@ -224,6 +224,7 @@ impl Registry {
     pub fn free_flow_slot(&mut self, region: u32, slot: u32) {
         let freed = self.regions.get_mut(&region).and_then(|r| r.slots.release(slot));
         let Some(Use::Flow(flow)) = freed else { return };
+        self.forget_trusts_at(SlotKey { region, slot });
         if let Some(a) = self.applications.get_mut(&flow.application) {
             a.sockets = a.sockets.saturating_sub(1);
             a.flows = a.flows.saturating_sub(1);
