@@ -444,19 +444,25 @@ impl Endpoint {
         }
         let (own_half, peer) = self.halves();
         // Take both locks: another thread's copy finishes first. A copy that this very call interrupted cannot.
-        let _locks = (own(&b.tx_lock, &self.mapped), own(&b.rx_lock, &self.mapped));
+        let locks = (own(&b.tx_lock, &self.mapped), own(&b.rx_lock, &self.mapped));
         let others = self.peer_flags();
         let is_unread = peer.tx_head.load(Ordering::Acquire) != b.rx_tail.load(Ordering::Relaxed);
         // A connection may also be over by what only this side knows.
         let cut = if self.is_over() { RESET } else { 0 };
         let bits = closing(own_half.flags.load(Ordering::Relaxed) | cut, others, is_unread, hard);
         self.let_go_owned();
-        raise(own_half, bits);
+        own_half.flags.fetch_or(bits & !RELEASED, Ordering::AcqRel);
+        // The slot is the next connection's as soon as both sides have released it: from here on, if this process dies, the service closes
+        // nothing in its place.
+        b.rx_lock.store(MOVED, Ordering::Release);
+        raise(own_half, RELEASED);
         self.tell();
         self.announce();
         if !self.leave_rings() {
             b.region.store(0, Ordering::Release);
         }
+        // Before the block is free: the next socket in it has locks of its own.
+        drop(locks);
         b.holders.store(0, Ordering::Release);
         true
     }

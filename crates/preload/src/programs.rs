@@ -7,7 +7,7 @@ use libc::{
 };
 use session::sys;
 use socket::file;
-use socket::process::fd_passing;
+use socket::process::{fd_passing, fork};
 use socket::socket::placeholder;
 
 /// See _exit(2).
@@ -16,7 +16,7 @@ use socket::socket::placeholder;
 /// None needed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _exit(status: c_int) -> ! {
-    socket::process::fork::ending();
+    fork::ending();
     session::sys::exit(status)
 }
 
@@ -172,16 +172,42 @@ pub unsafe extern "C" fn execveat(
     unsafe { with_ours(gets_sockets, environment, |all| next::execveat(folder, path, arguments, all, flags)) }
 }
 
-/// Copies the process without the C library's fork handlers: runs those of this library. `is_child` interprets the result of `copy`.
-pub fn forked<T>(copy: impl FnOnce() -> T, is_child: impl FnOnce(&T) -> bool) -> T {
+/// Copies the process without the C library's fork handlers: runs those of this library. `pid_in` interprets the result of `copy`, as fork(2)'s.
+pub fn forked<T>(copy: impl FnOnce() -> T, pid_in: impl FnOnce(&T) -> pid_t) -> T {
     crate::before_fork();
     let copied = copy();
-    if is_child(&copied) {
-        crate::in_child();
-    } else {
-        crate::in_parent();
+    match pid_in(&copied) {
+        0 => crate::in_child(),
+        1.. => crate::in_parent(),
+        _ => {
+            crate::in_parent();
+            no_child();
+        }
     }
     copied
+}
+
+/// See fork(2). The C library runs this library's fork handlers, the parent's also when there is no child.
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fork() -> pid_t {
+    // SAFETY: C's contract.
+    let pid = unsafe { next::fork() };
+    if pid < 0 {
+        no_child();
+    }
+    pid
+}
+
+/// A fork has failed, and errno says why.
+fn no_child() {
+    // SAFETY: errno's address is valid for the calling thread.
+    let errno = unsafe { &mut *libc::__errno_location() };
+    let why = *errno;
+    fork::failed();
+    *errno = why;
 }
 
 /// See _Fork(3).
@@ -192,7 +218,7 @@ pub fn forked<T>(copy: impl FnOnce() -> T, is_child: impl FnOnce(&T) -> bool) ->
 #[allow(non_snake_case)] // C's name.
 pub unsafe extern "C" fn _Fork() -> pid_t {
     // SAFETY: C's contract.
-    forked(|| unsafe { next::_Fork() }, |copied| *copied == 0)
+    forked(|| unsafe { next::_Fork() }, |pid| *pid)
 }
 
 /// See chroot(2).

@@ -32,8 +32,10 @@ pub unsafe extern "C-unwind" fn syscall(
             return result;
         }
         if copies_the_process(n, a, b) {
-            let copied =
-                programs::forked(|| session::sys::raw(n, [a, b, c, d, e, f]), |copied| *copied == Ok(0));
+            let copied = programs::forked(
+                || session::sys::raw(n, [a, b, c, d, e, f]),
+                |pid| pid.map_or(-1, |pid| pid as i32),
+            );
             return copied.map_or_else(|error| c_long::from(fail(error)), |child| child as c_long);
         }
         if makes_another(n) {

@@ -162,6 +162,11 @@ fn a_descriptor_that_a_vfork_child_gets_is_not_its_parents() {
 }
 
 #[test]
+fn a_fork_that_fails_leaves_nothing_behind() {
+    prints_the_same("no_child", 0..=0);
+}
+
+#[test]
 fn a_connections_calls_make_no_system_call() {
     let place = service();
     let program = place.compile("calls");

@@ -180,6 +180,17 @@ impl<'a> Accepting<'a> {
             let _ = state.compare_exchange(seen, 0, AcqRel, Relaxed);
             return false;
         }
+        self.queue_first(grant, seen)
+    }
+
+    /// What `application` has claimed waits again, before all others: it cannot accept it now. `grant` is what [`claim`](Self::claim) returned.
+    pub fn put_back(self, grant: u32, application: u32) {
+        self.queue_first(grant, CLAIMED | application & VALUE);
+    }
+
+    /// Has a grant wait before all others, if its state is `seen`.
+    fn queue_first(self, grant: u32, seen: u32) -> bool {
+        let Some(state) = self.0.states.get(grant as usize) else { return false };
         let ticket = self.0.next.load(Relaxed).wrapping_sub(OLDEST) & VALUE;
         if state.compare_exchange(seen, QUEUED | ticket, AcqRel, Relaxed).is_err() {
             return false;

@@ -107,6 +107,19 @@ fn what_a_dead_process_had_claimed_comes_before_all_others() {
 }
 
 #[test]
+fn what_cannot_be_accepted_now_comes_before_all_others() {
+    let q = Empty::with(&[1, 2, 3]);
+    assert_eq!([q.queue().claim(ME), q.queue().claim(ME)], [Some(1), Some(2)]);
+    let before = q.queue().arrivals();
+    q.queue().put_back(1, ME);
+    assert_eq!(q.queue().arrivals(), before + 1, "an edge-triggered epoll set hears of it");
+    // The service has given the other one to another process meanwhile.
+    q.queue().put_back(2, DEAD);
+    assert!(!q.queue().is_queued(2));
+    assert_eq!(q.accept_all(), [1, 3]);
+}
+
+#[test]
 fn a_grant_without_its_bit_is_found_after_the_repair() {
     let q = Empty::with(&[65]);
     q.0.words().waiting[1].store(0, Relaxed);

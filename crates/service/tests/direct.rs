@@ -119,6 +119,26 @@ fn a_direct_connection_wakes_the_process_that_sleeps_at_the_queue() {
     }
 }
 
+/// It lacked descriptors when one came, has closed all, and asks for all again.
+#[test]
+fn a_sleeper_that_asks_again_for_what_wakes_it_gets_what_connectors_write() {
+    let mut met = meet(daemon(), 100);
+    for n in 0..4 {
+        while met.server.sleep(std::time::Duration::from_millis(1)) {}
+        assert!(!met.server.is_news(), "it sleeps");
+        if n == 2 {
+            let [before, after] = met.server.ask_again_for_wakers();
+            assert!(before > 0 && before == after, "{before} {after}");
+            while met.server.sleep(std::time::Duration::from_millis(1)) {}
+            assert!(!met.server.is_news(), "it sleeps again");
+        }
+        met.connect(100 + n);
+        assert!(met.server.is_woken_within(crate::common::PATIENCE), "{n}");
+        met.server.stay_awake();
+        assert!(met.server.accept(met.queue).is_some());
+    }
+}
+
 #[test]
 fn a_slot_is_used_again_with_the_same_grant() {
     let mut met = meet(daemon(), 100);

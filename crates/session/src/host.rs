@@ -64,7 +64,9 @@ impl Process for ThisProcess {
         // A number that no thread can have: the process has overwritten its own block.
         let Some(pid) = i32::try_from(thread).ok().and_then(Pid::from_raw) else { return true };
         // Before the first fork no other process shares the lock.
-        test_kill_process(pid) == Err(Errno::SRCH) || !may_dispute() && !sys::has_thread(thread)
+        test_kill_process(pid) == Err(Errno::SRCH)
+            || !may_dispute() && !sys::has_thread(thread)
+            || sys::is_zombie(thread)
     }
 
     fn is_cut_off(&self) -> bool {

@@ -331,6 +331,19 @@ pub fn has_thread(tid: u32) -> bool {
     asked != Err(Errno::SRCH)
 }
 
+/// True when that thread was a child of this process, which has ended and which nothing has waited for yet.
+pub fn is_zombie(tid: u32) -> bool {
+    if !may(libc::SYS_waitid) {
+        return false;
+    }
+    // SAFETY: all zeros are a valid value.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+    let a = [libc::P_PID as usize, tid as usize, &raw mut info as usize, how as usize, 0, 0];
+    // SAFETY: the kernel writes `info` only; WNOWAIT leaves the child as it is. Zero means that the child has not ended.
+    unsafe { answer(call(libc::SYS_waitid, a)).is_ok() && info.si_pid() != 0 }
+}
+
 unsafe extern "C" {
     /// See pthread_setcancelstate(3); `libc` does not name it.
     fn pthread_setcancelstate(state: libc::c_int, old: *mut libc::c_int) -> libc::c_int;

@@ -79,13 +79,7 @@ impl Registry {
     /// Answers `Request::Closed`: a process has closed a relayed connection or one over the port.
     pub fn closed(&mut self, id: u32, region: u32, slot: u32) -> Answer {
         let Some(a) = self.applications.get(&id) else { return Answer::Silent };
-        let Some(r) = self.regions.get(&region) else {
-            // The acceptor could not map the pair region.
-            if self.pairs.get(region).is_some_and(|pair| a.descends_from(pair.parties[1])) {
-                self.close_end(region, slot, 1, true);
-            }
-            return Answer::Silent;
-        };
+        let Some(r) = self.regions.get(&region) else { return Answer::Silent };
         if !a.descends_from(r.owner) {
             return Answer::Offence("it closed a stranger's socket".to_owned());
         }
@@ -389,12 +383,10 @@ impl Registry {
 
     /// Frees the slots of one pair region that are closed at both ends. Returns how many.
     pub fn sweep_pair(&mut self, id: u32, in_use: &InUse) -> usize {
-        let Self { pairs, listeners, ports, now, .. } = self;
+        let Self { pairs, ports, now, .. } = self;
         let Some(pair) = pairs.get_mut(id) else { return 0 };
-        let is_over = |slot: &u32| {
-            let is_used = || in_use.contains(&SlotKey { region: id, slot: *slot });
-            pair.is_over(*slot, is_used, |grant| Self::is_waiting(listeners, grant))
-        };
+        let is_over =
+            |slot: &u32| pair.is_over(*slot, || in_use.contains(&SlotKey { region: id, slot: *slot }));
         let slots: Vec<u32> = pair.connections().map(|(slot, _)| slot).filter(is_over).collect();
         ports.note_pair(id, pair, &slots, *now);
         let ended: Vec<_> = slots.iter().filter_map(|slot| pair.release(*slot)).collect();

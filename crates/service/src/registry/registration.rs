@@ -348,6 +348,12 @@ impl Registry {
                 }
             }
         }
+        // Those that connect to its listeners directly.
+        for (queue, listener) in &self.listeners.all {
+            if let Some(waker) = listener.wakers.get(&(id, context)) {
+                known.push((*queue, waker.clone(), false));
+            }
+        }
         for (region, waker, trusted) in known {
             if let Ok(theirs) = waker_for(&waker, trusted) {
                 self.push_waker(id, region, context, theirs);

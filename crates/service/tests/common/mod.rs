@@ -282,6 +282,22 @@ impl App {
         self.pushes.push(push);
     }
 
+    /// Closes all eventfds that wake this process, and asks for them again. Returns how many of others there were, and are.
+    pub fn ask_again_for_wakers(&mut self) -> [usize; 2] {
+        let before = self.sleepers.len();
+        for fd in self.sleepers.drain(..) {
+            // Others have it open, too: closing it would leave it in the set.
+            epoll::delete(&self.set, fd.as_fd()).unwrap();
+        }
+        epoll::delete(&self.set, self.woken.as_fd()).unwrap();
+        let (Reply::Done, mut fds) = self.ask(Request::Context { context: self.context }) else {
+            panic!("no context")
+        };
+        self.woken = fds.pop().unwrap();
+        add(&self.set, self.woken.as_fd());
+        [before, self.sleepers.len()]
+    }
+
     /// Takes in what the service said unasked. False when the line is gone.
     pub fn listen_to_pushes(&mut self) -> bool {
         loop {

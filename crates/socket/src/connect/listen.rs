@@ -259,8 +259,7 @@ fn try_queue(sock: &Arc<Sock>, queue: &Queue, flags: i32) -> Result<Option<Accep
             Ok(found) => found,
             Err(e) => {
                 // No descriptor is left: the connection waits again.
-                queue.accepting().finish(grant, client.application());
-                queue.accepting().push(grant);
+                queue.accepting().put_back(grant, client.application());
                 break Err(e);
             }
         };

@@ -7,6 +7,7 @@ use crate::socket::{self, Role, Sock, flag, pending_sockopts, placeholder};
 use crate::wait::sigio;
 use rustix::fd::RawFd;
 use session::cancel;
+use session::connect;
 use session::fork_locks::Held;
 use session::host::{self, HOST};
 use session::log::{Level, log};
@@ -28,6 +29,8 @@ thread_local! {
     static ALONE: Cell<bool> = const { Cell::new(false) };
     /// The holder bit promised to the child that is about to be forked.
     static PROMISED: Cell<Option<u8>> = const { Cell::new(None) };
+    /// What was promised to the child that this thread has forked last: see [`failed`].
+    static PROMISED_LAST: Cell<Option<u8>> = const { Cell::new(None) };
     /// The library's locks, between `prepare` and `parent` or `child`.
     static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
     /// Puts off signals meanwhile: a handler would wait for these locks.
@@ -142,12 +145,23 @@ fn take_holder(client: &Client) -> Option<u8> {
     None
 }
 
-/// In the parent, after the fork.
+/// In the parent, after the fork, even if it has failed.
 pub fn parent() {
     drop(HELD.take());
-    PROMISED.set(None);
+    PROMISED_LAST.set(PROMISED.take());
     placeholder::after_fork();
     end();
+}
+
+/// There is no child, after [`parent`]: takes the holder bit back. Another thread may have closed a socket meanwhile; then the child that does not
+/// exist was the last that held it.
+pub fn failed() {
+    let (Some(holder), Some(client)) = (PROMISED_LAST.take(), session::present()) else { return };
+    let _deferred = Deferred::begin();
+    for sock in tables::each_once(tables::SOCKS.all()) {
+        sock.link().into_iter().for_each(|link| connect::let_go_for(Some(&client), link, 1 << holder, false));
+    }
+    client.oldest.region.header().holders_taken.fetch_and(!(1 << holder), Ordering::AcqRel);
 }
 
 fn end() {

@@ -37,7 +37,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// No processor makes or accepts a connection in less time; measured, with its end, 18 us.
 const CONNECT_LEAST: Duration = Duration::from_micros(1);
 
-/// Lent slots in which a socket lives, according to the socket blocks of their holders.
+/// Lent slots in which a socket lives, according to the socket blocks of their holders, or will.
 pub type InUse = HashSet<SlotKey>;
 
 /// The connections that slots are lent for.
@@ -178,7 +178,9 @@ impl Registry {
         let listener = self.listeners.all.get_mut(&id)?;
         let record = AcceptRecord { region, slot, side: 1, local, peer };
         let grant = listener.grants.lend((Origin::Pair(region, slot), record))?;
-        pair.set_grant(slot, Some(GrantKey { queue: id, grant }));
+        // An earlier listener may live on, at an address that this one's is a part of.
+        let before = pair.set_grant(slot, Some(GrantKey { queue: id, grant }));
+        self.lend_no_more(before);
         Some(Grant { grant, slot, port: peer.port() })
     }
 
@@ -232,38 +234,51 @@ impl Registry {
 
     /// A connection in a lent slot was left with the service: the slot is no longer lent.
     pub fn keep_slot(&mut self, left: &Left) {
-        let Self { pairs, listeners, .. } = self;
-        let Some(pair) = pairs.get_mut(left.region) else { return };
+        let Some(pair) = self.pairs.get_mut(left.region) else { return };
         if pair.connection(left.slot).is_none_or(|c| c.stage != Stage::Lent) {
             return;
         }
         let grant = pair.set_grant(left.slot, None);
-        // The connector may leave it before it is accepted: then its grant is for this connection only.
-        let waiting = grant.filter(|grant| Self::is_waiting(listeners, *grant));
-        pair.set_stage(left.slot, if waiting.is_some() { Stage::Queued } else { Stage::Accepted });
         if let Some(lines) = pair.region.slot(left.slot) {
             lines.half[1].flags.fetch_and(!LENT, SeqCst);
         }
+        let stage = if self.lend_no_more(grant) { Stage::Queued } else { Stage::Accepted };
+        self.set_stage(Origin::Pair(left.region, left.slot), stage);
+    }
+
+    /// A slot is no longer lent by that grant. True: a connection waits with the grant, which is for this connection only.
+    fn lend_no_more(&mut self, grant: Option<GrantKey>) -> bool {
+        let waiting = grant.filter(|grant| Self::is_waiting(&self.listeners, *grant));
         match waiting {
             Some(GrantKey { queue, grant }) => {
-                listeners.all.get_mut(&queue).into_iter().for_each(|l| l.grants.end_lending(grant));
+                self.listeners.all.get_mut(&queue).into_iter().for_each(|l| l.grants.end_lending(grant));
             }
             None => self.end_grant(grant),
         }
+        waiting.is_some()
     }
 
-    /// Lent slots of these regions with a socket in them, for regions with one dead party. Only the other party's family can have such
-    /// sockets.
+    /// Lent slots of these regions with a socket in them, or with a connection that the living party may accept, for regions with one dead
+    /// party. Only the other party's family can have such sockets.
     pub fn lent_in_use(&self, regions: &[u32]) -> InUse {
-        let is_half_dead = |pair: &&PairRegion| pair.lent() > 0 && pair.is_dead(0) != pair.is_dead(1);
-        let pairs = regions.iter().filter_map(|id| self.pairs.get(*id));
-        let survivors = pairs.filter(is_half_dead).map(|p| p.parties[usize::from(p.is_dead(0))]);
+        let pairs = regions.iter().filter_map(|id| Some((*id, self.pairs.get(*id)?)));
+        let half_dead: Vec<(u32, &PairRegion)> =
+            pairs.filter(|(_, pair)| pair.lent() > 0 && pair.is_dead(0) != pair.is_dead(1)).collect();
+        let survivors = half_dead.iter().map(|(_, p)| p.parties[usize::from(p.is_dead(0))]);
         let families: HashSet<u32> = survivors.filter_map(|party| self.family_of(party)).collect();
         if families.is_empty() {
             return InUse::new();
         }
+        // Before the socket blocks: meanwhile a connection may go from its queue to a block.
+        let acceptable = half_dead.iter().filter(|(_, pair)| !pair.is_dead(1)).flat_map(|(region, pair)| {
+            let waits = |c: &Connection| c.grant.is_some_and(|key| Self::is_waiting(&self.listeners, key));
+            let waiting = pair.connections().filter(move |(_, c)| c.stage == Stage::Lent && waits(c));
+            waiting.map(|(slot, _)| SlotKey { region: *region, slot })
+        });
+        let mut in_use: InUse = acceptable.collect();
         let is_theirs = |owner| self.family_of(owner).is_some_and(|family| families.contains(&family));
-        self.lent_blocks(is_theirs).collect()
+        in_use.extend(self.lent_blocks(is_theirs));
+        in_use
     }
 
     /// All lent slots with a socket in them.

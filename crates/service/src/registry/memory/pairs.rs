@@ -208,21 +208,14 @@ impl PairRegion {
     }
 
     /// True when the service may free a slot. While both parties live, a lent slot stays lent. With a dead party it ends, whatever its
-    /// flags say, when no socket is in it (`is_used`) and it does not wait in an accept queue (`waits`).
-    pub fn is_over(
-        &self,
-        slot: u32,
-        is_used: impl FnOnce() -> bool,
-        waits: impl FnOnce(GrantKey) -> bool,
-    ) -> bool {
+    /// flags say, unless a socket is in it or can be (`is_used`).
+    pub fn is_over(&self, slot: u32, is_used: impl FnOnce() -> bool) -> bool {
         let released = |half: &Half| half.flags.load(SeqCst) & RELEASED != 0;
         let both = || self.region.slot(slot).is_some_and(|s| s.half.iter().all(released));
         match self.slots.get(slot) {
             // First and cheap: there may be very many lent slots, and each is checked at every sweep.
             Some(c) if c.stage == Stage::Lent && !self.has_dead_side() => false,
-            Some(c) if c.stage == Stage::Lent => {
-                both() || !is_used() && (self.dead[1] || !c.grant.is_some_and(waits))
-            }
+            Some(c) if c.stage == Stage::Lent => both() || !is_used(),
             _ => both(),
         }
     }

@@ -178,7 +178,6 @@ impl World {
             }
             self.registry.hear_cores();
             let has_more = self.registry.hear_exceptions();
-            self.registry.pump_tcp();
             // The core has yet to hear what is said to it now.
             let is_over = self.registry.outputs.is_empty();
             self.carry_out();

@@ -39,7 +39,10 @@ impl Registry {
         let now = self.tcp_now();
         self.scaling.hear_load(now, &mut self.tcp.slow);
         self.scaling.hear_steered(now, &mut self.tcp.slow);
-        self.tcp.hear(now)
+        let more = self.tcp.hear(now);
+        // At once: an event names a slot, which a process's next message may free and take.
+        self.pump_tcp();
+        more
     }
 
     /// Handles the slow path's events, rings applications, and wakes cores with new commands.
