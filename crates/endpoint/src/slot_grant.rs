@@ -63,6 +63,7 @@ struct Listener {
 }
 
 impl Listener {
+    /// The slot is in neither list any more.
     fn forget(&mut self, slot: u32) {
         self.free.retain(|free| *free != slot);
         self.closed.retain(|closed| *closed != slot);

@@ -1,5 +1,6 @@
 """A connection that a parent and its child use at once: a child that writes while its parent waits in `recv`, and git, whose clients do so."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -11,17 +12,28 @@ from lib.world import PEERS, PYTHON, WAYS, find, free_port
 MIB = 1 << 20
 
 
+# A search for a program has to look here first.
+PATH = ":".join([*(f"/nowhere/{i}" for i in range(20)), os.environ["PATH"]])
+
+
 def child_writes(w):
-    """The child's bytes arrive whole and in order; its parent's thread gets the answer to them, and then the end."""
+    """The child's bytes arrive whole and in order; its parent's thread gets the answer to them, and then the end. The connection is handed over
+    once, and what it leaves is used again."""
     # The service frees the slots of closed connections after some 32 rounds, when it needs ports: they are used again.
     port, size, rounds = free_port(), MIB, 70
     write_random(w.directory / "file", size)
     program = [*PYTHON, PEERS / "shared.py"]
     server = w.server("server", [*program, "serve", w.way.listen, port, size, rounds], port)
-    said = w.ask("client", [*program, "connect", w.way.target, port, w.directory / "file", rounds], 60)
+    command = [*program, "connect", w.way.target, port, w.directory / "file", rounds]
+    said = w.ask("client", command, 60, environment={"PATH": PATH})
     require(said == "done\n", said)
     server.succeed()
     w.prove_way(rounds)
+    if w.way.carried and w.way.client and not w.kernel:
+        stat = w.stat()
+        client = next(row for row in stat["per_process"] if row["connected"] == rounds)
+        require(client["requests"] < 10 * rounds, f"{client['requests']} messages to the service for {rounds} connections")
+        require(stat["held_ports"] < 2 * rounds, f"{stat['held_ports']} ports are held for {rounds} connections")
 
 
 # git

@@ -353,8 +353,8 @@ impl Registry {
         }
     }
 
-    /// A slot is free: no trust is of a connection there any more. What a core says of the last one there may come later, and must not be
-    /// taken for news of the next.
+    /// A slot is free: the trusts of the connection that was there end. What a core says of that connection may come later, and must not be
+    /// taken for news of the next one there.
     pub fn forget_trusts_at(&mut self, slot: SlotKey) {
         for side in 0..2 {
             let trust = self.trusts.at(slot, side).and_then(|key| self.trusts.remove(key));
