@@ -305,6 +305,11 @@ pub enum Request {
     /// This process has released a connection that the service also holds ([`Request::Leave`]): the service checks whether any descriptor
     /// remains. No reply.
     LetGo,
+    /// A fork has failed for which this process had taken a holder bit: the child does not hold what the bit says. No reply.
+    NoChild {
+        /// The bit's number in `SockBlock::holders`.
+        holder: u8,
+    },
     /// Asks for a region that an accept record names and that this process has not mapped. Reply `Region` with the memfd; its side is 1 if
     /// the process may be on the acceptor's side.
     Region {

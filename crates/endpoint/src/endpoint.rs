@@ -125,10 +125,14 @@ impl Endpoint {
 
     /// The first bytes, or the end, are there: a listener that waits for them (`TCP_DEFER_ACCEPT`) may have the connection now.
     pub fn announce(&self) {
-        // Only one of several threads says it.
-        if self.state() & state::DEFERRED != 0 && self.forget(state::DEFERRED) & state::DEFERRED != 0 {
+        if self.takes_announcement() {
             self.process().announce(&self.mapped, self.slot());
         }
+    }
+
+    /// True for the one of several threads that has to announce.
+    fn takes_announcement(&self) -> bool {
+        self.state() & state::DEFERRED != 0 && self.forget(state::DEFERRED) & state::DEFERRED != 0
     }
 
     /// The socket block: state that the peer cannot write.
@@ -452,18 +456,21 @@ impl Endpoint {
         let bits = closing(own_half.flags.load(Ordering::Relaxed) | cut, others, is_unread, hard);
         self.let_go_owned();
         own_half.flags.fetch_or(bits & !RELEASED, Ordering::AcqRel);
-        // The slot is the next connection's as soon as both sides have released it: from here on, if this process dies, the service closes
-        // nothing in its place.
-        b.rx_lock.store(MOVED, Ordering::Release);
-        raise(own_half, RELEASED);
-        self.tell();
-        self.announce();
+        let announces = self.takes_announcement();
+        // What waits for a lock finds the end.
+        self.note(state::OVER);
         if !self.leave_rings() {
             b.region.store(0, Ordering::Release);
         }
-        // Before the block is free: the next socket in it has locks of its own.
+        // First the locks, because the next socket in the block has its own. Then the block: once both sides have released the slot it is the next
+        // connection's, which the service would close for this process if it died while its block named the slot.
         drop(locks);
         b.holders.store(0, Ordering::Release);
+        raise(own_half, RELEASED);
+        self.tell();
+        if announces {
+            self.process().announce(&self.mapped, self.slot());
+        }
         true
     }
 

@@ -148,9 +148,9 @@ impl Lease {
         let slot = loop {
             let Some(slot) = listener.closed.front().copied() else { break listener.free.pop()? };
             let (own, peer) = mapped.halves(slot);
-            let flags = peer.flags.load(Ordering::Acquire);
-            let is_pushed = (flags | own.flags.load(Ordering::Acquire)) & PUSHING != 0;
-            if flags & LENT != 0 && (flags & RELEASED == 0 || is_pushed) {
+            let (flags, ours) = (peer.flags.load(Ordering::Acquire), own.flags.load(Ordering::Acquire));
+            let is_pushed = (flags | ours) & PUSHING != 0;
+            if flags & LENT != 0 && (flags & ours & RELEASED == 0 || is_pushed) {
                 break listener.free.pop()?;
             }
             listener.closed.pop_front();
@@ -181,7 +181,9 @@ impl Lease {
     /// Notes that this side has released its connection in a granted slot.
     pub fn closed(&self, mapped: &Mapped, slot: u32) {
         let mut slots = self.locked();
-        if mapped.halves(slot).1.flags.load(Ordering::Acquire) & LENT == 0 {
+        let (own, peer) = mapped.halves(slot);
+        if peer.flags.load(Ordering::Acquire) & LENT == 0 || own.flags.load(Ordering::Acquire) & RELEASED == 0
+        {
             // The service has taken the slot back meanwhile, and may have lent it again.
             return;
         }

@@ -173,41 +173,40 @@ pub unsafe extern "C" fn execveat(
 }
 
 /// Copies the process without the C library's fork handlers: runs those of this library. `pid_in` interprets the result of `copy`, as fork(2)'s.
-pub fn forked<T>(copy: impl FnOnce() -> T, pid_in: impl FnOnce(&T) -> pid_t) -> T {
-    crate::before_fork();
-    let copied = copy();
-    match pid_in(&copied) {
-        0 => crate::in_child(),
-        1.. => crate::in_parent(),
-        _ => {
+pub fn forked<T>(copy: impl FnOnce() -> T, pid_in: impl Fn(&T) -> pid_t) -> T {
+    let with_handlers = || {
+        crate::before_fork();
+        let copied = copy();
+        if pid_in(&copied) == 0 {
+            crate::in_child();
+        } else {
             crate::in_parent();
-            no_child();
         }
-    }
+        copied
+    };
+    attempt(with_handlers, &pid_in)
+}
+
+/// Forks by `copy`, which runs the fork handlers: the parent's also when there is no child.
+fn attempt<T>(copy: impl FnOnce() -> T, pid_in: impl FnOnce(&T) -> pid_t) -> T {
+    let attempt = fork::Attempt::begin();
+    let copied = copy();
+    // SAFETY: errno's address is valid for the calling thread.
+    let errno = unsafe { &mut *libc::__errno_location() };
+    let why = *errno;
+    attempt.end(pid_in(&copied) >= 0);
+    *errno = why;
     copied
 }
 
-/// See fork(2). The C library runs this library's fork handlers, the parent's also when there is no child.
+/// See fork(2).
 ///
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fork() -> pid_t {
     // SAFETY: C's contract.
-    let pid = unsafe { next::fork() };
-    if pid < 0 {
-        no_child();
-    }
-    pid
-}
-
-/// A fork has failed, and errno says why.
-fn no_child() {
-    // SAFETY: errno's address is valid for the calling thread.
-    let errno = unsafe { &mut *libc::__errno_location() };
-    let why = *errno;
-    fork::failed();
-    *errno = why;
+    attempt(|| unsafe { next::fork() }, |pid| *pid)
 }
 
 /// See _Fork(3).

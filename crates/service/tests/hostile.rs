@@ -166,7 +166,8 @@ fn rampage(daemon: &Daemon, seed: u64) {
             let _ = victim.try_connect(address);
             continue;
         }
-        let request = match rng.below(10) {
+        let request = match rng.below(11) {
+            10 => Request::NoChild { holder: rng.below(256) as u8 },
             9 => Request::Take { queue: rng.below(8) as u32, grant: rng.below(1 << 17) as u32 },
             8 => Request::QueueWaker {
                 queue: rng.below(8) as u32,

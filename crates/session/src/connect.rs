@@ -104,14 +104,9 @@ pub fn free(client: &Client, block: u32) {
 /// Gives up this process's hold on a connection, and tells the service what it does not see. `hard` asks for a reset. `client` is `None`
 /// once the service is gone.
 pub fn let_go(client: Option<&Client>, link: &Endpoint, hard: bool) {
-    let_go_for(client, link, client.map_or(u64::MAX, Client::holder_bit), hard);
-}
-
-/// As [`let_go`], for the process with that holder bit.
-pub fn let_go_for(client: Option<&Client>, link: &Endpoint, holder: u64, hard: bool) {
     // The slot may be lent again as soon as it is released, so the lease is asked first.
     let is_lent = link.is_lent();
-    let is_last = link.release(holder, hard);
+    let is_last = link.release(client.map_or(u64::MAX, Client::holder_bit), hard);
     if let Some(client) = client.filter(|_| link.is_left()) {
         client.say(Request::LetGo);
     }

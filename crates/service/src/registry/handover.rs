@@ -213,7 +213,9 @@ impl Registry {
     /// number.
     pub fn hold_unused(&mut self, left: Left, ends: [SocketAddr; 2]) -> Option<u64> {
         let owner = self.party_of(&left)?;
-        if self.origin_of(SlotKey::of_left(&left)).1 >= ROW_MAX {
+        let slot = SlotKey::of_left(&left);
+        // A process may have left it already, unaccepted.
+        if self.origin_of(slot).1 >= ROW_MAX || self.trusts.at(slot, left.side).is_some() {
             return None;
         }
         let family = self.family_of(owner)?;

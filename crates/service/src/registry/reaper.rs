@@ -95,6 +95,25 @@ impl Registry {
         Answer::Silent
     }
 
+    /// Answers `Request::NoChild`: closes what only a child held that does not exist.
+    pub fn no_child(&mut self, id: u32, holder: u8) -> Answer {
+        let family_id = self.family_of(id).unwrap_or_default();
+        let is_free = self.families.get(&family_id).is_some_and(|family| family.is_free(holder));
+        if !is_free || self.taken_holders(id) & 1 << holder == 0 {
+            return Answer::Offence("it gave up a holder bit that it had not taken for a child".to_owned());
+        }
+        self.release_holders(family_id, 1 << holder, false);
+        // Only after the bit is out of every block: a parent gives it to its next child at once.
+        self.give_holder_back(id, holder);
+        Answer::Silent
+    }
+
+    fn give_holder_back(&self, id: u32, holder: u8) {
+        if let Some(header) = self.oldest_region(id).map(|r| r.memory.region().header()) {
+            header.holders_taken.fetch_and(!(1 << holder), Ordering::AcqRel);
+        }
+    }
+
     /// A process has ended, or is detached for misbehaviour (`offender`): closes everything that no other process holds.
     pub fn depart(&mut self, id: u32, offender: bool) {
         self.count_direct();
@@ -107,10 +126,7 @@ impl Registry {
         }
         let in_blocks = self.release_holders(family_id, 1 << a.holder, offender);
         self.wake_for_dead(&a);
-        // Only after the bit is out of every block: a parent gives it to its next child at once.
-        if let Some(header) = self.oldest_region(id).map(|r| r.memory.region().header()) {
-            header.holders_taken.fetch_and(!(1 << a.holder), Ordering::AcqRel);
-        }
+        self.give_holder_back(id, a.holder);
         let unknown = in_blocks | self.promised_holders(id);
         // Only after that: the dead process's own bit is no promise of a child that may accept.
         self.repair_queues(&a);

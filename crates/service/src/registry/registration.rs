@@ -210,6 +210,7 @@ impl Registry {
             Request::SetOptions { region, slot, options } => self.set_options(id, region, slot, &options),
             Request::WantPort { at } => self.want_port(id, at),
             Request::Closed { region, slot } => self.closed(id, region, slot),
+            Request::NoChild { holder } => self.no_child(id, holder),
             Request::Congestion { name } => self.judge_congestion(id, name),
             Request::Info { region, slot } => self.flow_info(id, region, slot),
             Request::Region { region } => self.tell_region(id, region),

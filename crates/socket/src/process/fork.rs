@@ -5,9 +5,9 @@ use crate::process::io_uring::rings;
 use crate::process::{fd_passing, io_uring, rlimit_as};
 use crate::socket::{self, Role, Sock, flag, pending_sockopts, placeholder};
 use crate::wait::sigio;
+use control::Request;
 use rustix::fd::RawFd;
 use session::cancel;
-use session::connect;
 use session::fork_locks::Held;
 use session::host::{self, HOST};
 use session::log::{Level, log};
@@ -29,7 +29,7 @@ thread_local! {
     static ALONE: Cell<bool> = const { Cell::new(false) };
     /// The holder bit promised to the child that is about to be forked.
     static PROMISED: Cell<Option<u8>> = const { Cell::new(None) };
-    /// What was promised to the child that this thread has forked last: see [`failed`].
+    /// What was promised to the child that this thread has forked last: see [`Attempt`].
     static PROMISED_LAST: Cell<Option<u8>> = const { Cell::new(None) };
     /// The library's locks, between `prepare` and `parent` or `child`.
     static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
@@ -153,15 +153,27 @@ pub fn parent() {
     end();
 }
 
-/// There is no child, after [`parent`]: takes the holder bit back. Another thread may have closed a socket meanwhile; then the child that does not
-/// exist was the last that held it.
-pub fn failed() {
-    let (Some(holder), Some(client)) = (PROMISED_LAST.take(), session::present()) else { return };
-    let _deferred = Deferred::begin();
-    for sock in tables::each_once(tables::SOCKS.all()) {
-        sock.link().into_iter().for_each(|link| connect::let_go_for(Some(&client), link, 1 << holder, false));
+/// A fork, from before its handlers run until its result is known.
+#[derive(Debug)]
+#[must_use]
+pub struct Attempt {
+    /// What another fork has promised, if a signal handler makes this one in the middle of it.
+    outer: Option<u8>,
+}
+
+impl Attempt {
+    /// Before the handlers.
+    pub fn begin() -> Self {
+        Self { outer: PROMISED_LAST.take() }
     }
-    client.oldest.region.header().holders_taken.fetch_and(!(1 << holder), Ordering::AcqRel);
+
+    /// After the handlers. If there is no child, the service closes what only the child would have held.
+    pub fn end(self, is_forked: bool) {
+        let promised = PROMISED_LAST.replace(self.outer);
+        if let (Some(holder), Some(client), false) = (promised, session::present(), is_forked) {
+            client.say(Request::NoChild { holder });
+        }
+    }
 }
 
 fn end() {

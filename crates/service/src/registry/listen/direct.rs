@@ -178,9 +178,8 @@ impl Registry {
         let listener = self.listeners.all.get_mut(&id)?;
         let record = AcceptRecord { region, slot, side: 1, local, peer };
         let grant = listener.grants.lend((Origin::Pair(region, slot), record))?;
-        // An earlier listener may live on, at an address that this one's is a part of.
-        let before = pair.set_grant(slot, Some(GrantKey { queue: id, grant }));
-        self.lend_no_more(before);
+        // An earlier listener that lives on, at an address that this one's is a part of, keeps its grant: it may be in use.
+        pair.set_grant(slot, Some(GrantKey { queue: id, grant }));
         Some(Grant { grant, slot, port: peer.port() })
     }
 
