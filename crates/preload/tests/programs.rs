@@ -161,6 +161,17 @@ fn a_descriptor_that_a_vfork_child_gets_is_not_its_parents() {
     prints_the_same("vforked", 1..=1);
 }
 
+/// Most children execute another program: they pay for no registration.
+#[test]
+fn a_child_that_uses_no_socket_does_not_register() {
+    let place = service();
+    let program = place.compile("idle_children");
+    let (kernel, _) = place.run(&program, false);
+    let (towpath, log) = place.run(&program, true);
+    assert_eq!(towpath, kernel, "{log}");
+    assert_eq!(log.matches("registered as application").count(), 1, "{log}");
+}
+
 #[test]
 fn a_fork_that_fails_leaves_nothing_behind() {
     prints_the_same("no_child", 0..=0);

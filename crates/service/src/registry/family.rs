@@ -62,11 +62,15 @@ impl Family {
     /// Adds a process with its holder bit.
     pub fn join(&mut self, id: u32, holder: u8, secret: u64, ancestors: Vec<u32>) {
         self.holders |= 1 << holder;
-        // The bit may have been an unknown one that a dead process waited for; its process is known now.
+        self.waits_no_more(holder);
+        self.members.insert(id, Member { secret, ancestors, ghost: None });
+    }
+
+    /// The bit may have been an unknown one that a dead process waited for: now it is known which process has it, or that none has.
+    pub fn waits_no_more(&mut self, holder: u8) {
         for ghost in self.members.values_mut().filter_map(|member| member.ghost.as_mut()) {
             ghost.bits &= !(1 << holder);
         }
-        self.members.insert(id, Member { secret, ancestors, ghost: None });
     }
 
     /// A process with that holder bit has died.

@@ -102,7 +102,11 @@ impl Registry {
         if !is_free || self.taken_holders(id) & 1 << holder == 0 {
             return Answer::Offence("it gave up a holder bit that it had not taken for a child".to_owned());
         }
+        self.families.get_mut(&family_id).into_iter().for_each(|family| family.waits_no_more(holder));
         self.release_holders(family_id, 1 << holder, false);
+        // The process may have closed what the service holds, too.
+        self.trusts.changed = true;
+        self.trusts.hurry();
         // Only after the bit is out of every block: a parent gives it to its next child at once.
         self.give_holder_back(id, holder);
         Answer::Silent

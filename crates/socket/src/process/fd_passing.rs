@@ -242,7 +242,11 @@ pub fn before_exec() -> bool {
             None => gets_sockets |= sock.cookie() != 0,
         }
     }
-    if let Some(client) = session::present().filter(|_| gets_sockets && tables::is_borrowed()) {
+    // Asked last: it completes the registration of a forked child.
+    if gets_sockets
+        && tables::is_borrowed()
+        && let Some(client) = session::present()
+    {
         client.wait_until_heard();
     }
     gets_sockets

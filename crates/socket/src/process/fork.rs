@@ -24,13 +24,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The bit by which this process, a forked child, holds what its parent holds; 0 in any other.
 static HELD_AS: AtomicU64 = AtomicU64::new(0);
 
+/// A holder bit for a child, and the secret of the registration that has taken it.
+#[derive(Clone, Copy, Debug)]
+struct Promise {
+    holder: u8,
+    by: u64,
+}
+
 thread_local! {
     /// True when the forking process has no other thread.
     static ALONE: Cell<bool> = const { Cell::new(false) };
-    /// The holder bit promised to the child that is about to be forked.
-    static PROMISED: Cell<Option<u8>> = const { Cell::new(None) };
+    /// What is promised to the child that is about to be forked.
+    static PROMISED: Cell<Option<Promise>> = const { Cell::new(None) };
     /// What was promised to the child that this thread has forked last: see [`Attempt`].
-    static PROMISED_LAST: Cell<Option<u8>> = const { Cell::new(None) };
+    static PROMISED_LAST: Cell<Option<Promise>> = const { Cell::new(None) };
     /// The library's locks, between `prepare` and `parent` or `child`.
     static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
     /// Puts off signals meanwhile: a handler would wait for these locks.
@@ -129,7 +136,7 @@ fn promise(client: &Client, alone: Option<&Alone>) {
         );
         fd_passing::leave_all(client);
     }
-    PROMISED.set(holder);
+    PROMISED.set(holder.map(|holder| Promise { holder, by: client.welcome.secret }));
 }
 
 fn take_holder(client: &Client) -> Option<u8> {
@@ -158,7 +165,7 @@ pub fn parent() {
 #[must_use]
 pub struct Attempt {
     /// What another fork has promised, if a signal handler makes this one in the middle of it.
-    outer: Option<u8>,
+    outer: Option<Promise>,
 }
 
 impl Attempt {
@@ -170,7 +177,10 @@ impl Attempt {
     /// After the handlers. If there is no child, the service closes what only the child would have held.
     pub fn end(self, is_forked: bool) {
         let promised = PROMISED_LAST.replace(self.outer);
-        if let (Some(holder), Some(client), false) = (promised, session::present(), is_forked) {
+        // In a child nothing more: it may be about to execute another program, and not know its registration yet.
+        let Some(Promise { holder, by }) = promised.filter(|_| !is_forked) else { return };
+        // Another registration, or the child of a fork in the middle of this one, has promised nothing.
+        if let Some(client) = session::present().filter(|client| client.welcome.secret == by) {
             client.say(Request::NoChild { holder });
         }
     }
@@ -218,8 +228,8 @@ fn become_child() {
         stuck.into_iter().filter_map(|fd| tables::SOCKS.remove(fd)).for_each(std::mem::forget);
         socket::nobody_decides();
     }
-    HELD_AS.store(PROMISED.get().map_or(0, |holder| 1 << holder), Ordering::Relaxed);
-    let Some(holder) = PROMISED.take() else {
+    HELD_AS.store(PROMISED.get().map_or(0, |promise| 1 << promise.holder), Ordering::Relaxed);
+    let Some(Promise { holder, .. }) = PROMISED.take() else {
         // No bit says that this child holds the sockets, too: if it closed one, the parent would lose it.
         tables::SOCKS.each(|_, sock| sock.leave_to_parent());
         parent.hang_up();
