@@ -243,7 +243,7 @@ mod tests {
         mapped.lease.closed(mapped, 3);
     }
 
-    /// The connection in slot 3 is left with the service, whose the slot is then.
+    /// The connection in slot 3 is left with the service, which takes the slot back.
     fn leave(mapped: &Mapped) {
         mapped.halves(3).1.flags.fetch_and(!LENT, Ordering::AcqRel);
     }

@@ -199,7 +199,7 @@ fn attempt<T>(copy: impl FnOnce() -> T, pid_in: impl FnOnce(&T) -> pid_t) -> T {
     copied
 }
 
-/// See fork(2).
+/// See fork(2). When it fails, the service hears that there is no child.
 ///
 /// # Safety
 /// As C's.

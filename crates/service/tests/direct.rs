@@ -57,6 +57,20 @@ impl Met {
         self.client.connect_direct(self.queue, self.region, grant, sock)
     }
 
+    /// The server sleeps, and nothing has come meanwhile.
+    fn fall_asleep(&mut self) {
+        while self.server.sleep(std::time::Duration::from_millis(1)) {}
+        assert!(!self.server.is_news(), "it sleeps");
+    }
+
+    /// A connection wakes the server, which accepts it.
+    fn connect_to_sleeper(&mut self, sock: u32) {
+        self.connect(sock);
+        assert!(self.server.is_woken_within(crate::common::PATIENCE), "{sock}");
+        self.server.stay_awake();
+        assert!(self.server.accept(self.queue).is_some());
+    }
+
     fn epoch(&self) -> u32 {
         self.client.memory(self.queue).epoch()
     }
@@ -110,12 +124,8 @@ fn a_direct_connection_wakes_the_process_that_sleeps_at_the_queue() {
     let mut met = meet(daemon(), 100);
     // The first time the service wakes the sleeper, and from then on the connector does.
     for n in 0..3 {
-        while met.server.sleep(std::time::Duration::from_millis(1)) {}
-        assert!(!met.server.is_news(), "it sleeps");
-        met.connect(100 + n);
-        assert!(met.server.is_woken_within(crate::common::PATIENCE), "{n}");
-        met.server.stay_awake();
-        assert!(met.server.accept(met.queue).is_some());
+        met.fall_asleep();
+        met.connect_to_sleeper(100 + n);
     }
 }
 
@@ -124,18 +134,13 @@ fn a_direct_connection_wakes_the_process_that_sleeps_at_the_queue() {
 fn a_sleeper_that_asks_again_for_what_wakes_it_gets_what_connectors_write() {
     let mut met = meet(daemon(), 100);
     for n in 0..4 {
-        while met.server.sleep(std::time::Duration::from_millis(1)) {}
-        assert!(!met.server.is_news(), "it sleeps");
+        met.fall_asleep();
         if n == 2 {
             let [before, after] = met.server.ask_again_for_wakers();
             assert!(before > 0 && before == after, "{before} {after}");
-            while met.server.sleep(std::time::Duration::from_millis(1)) {}
-            assert!(!met.server.is_news(), "it sleeps again");
+            met.fall_asleep();
         }
-        met.connect(100 + n);
-        assert!(met.server.is_woken_within(crate::common::PATIENCE), "{n}");
-        met.server.stay_awake();
-        assert!(met.server.accept(met.queue).is_some());
+        met.connect_to_sleeper(100 + n);
     }
 }
 

@@ -169,12 +169,12 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Before the handlers.
+    /// To be called before the fork handlers run.
     pub fn begin() -> Self {
         Self { outer: PROMISED_LAST.take() }
     }
 
-    /// After the handlers. If there is no child, the service closes what only the child would have held.
+    /// To be called after the fork handlers have run. If there is no child, the service closes what only the child would have held.
     pub fn end(self, is_forked: bool) {
         let promised = PROMISED_LAST.replace(self.outer);
         // In a child nothing more: it may be about to execute another program, and not know its registration yet.
