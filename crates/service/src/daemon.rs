@@ -27,7 +27,7 @@ use crate::registry::scaling::machine::Machine;
 use crate::registry::scaling::{Scaling, Way};
 use crate::registry::tcp::{self, Tcp};
 use crate::registry::{Answer, Registry};
-use crate::{ServiceError, privilege, sys};
+use crate::{ServiceError, privilege, sys, threads};
 use control::{
     CongestionAsk, CoresWish, KernelReason, Line, LineError, Reply, Report, Request, ToApplication, ToService,
 };
@@ -214,6 +214,7 @@ impl Service {
     /// # Errors
     /// The kernel refuses to wait for events.
     pub fn run(mut self) -> Result<(), ServiceError> {
+        let _guard = threads::EndsProcess("the control thread");
         let mut events = Vec::with_capacity(256);
         let mut readable = Vec::with_capacity(256);
         while !self.over {

@@ -18,7 +18,7 @@ use crate::cores::wakers::{new_eventfd, write_eventfd};
 use crate::registry::local::shown::{Shown, look};
 use crate::registry::policy::{Rule, Source};
 use crate::registry::process::fd_liveness::{Alive, Watched};
-use crate::sys;
+use crate::{sys, threads};
 use control::{Line, LineError, Received, Request, ToService};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
@@ -367,7 +367,6 @@ impl Helpers {
         let policy = self.policy.clone();
         let number = its.as_raw_fd();
         let thread = Thread { name: self.next, outbox, orders, told, watched, policy };
-        let builder = std::thread::Builder::new().name("towpath-helper".to_owned());
         let run = move || match sys::separate_descriptors(number, &thread.descriptors()) {
             Ok(socket) => {
                 // The starter may close its end now: this thread's copy stays open.
@@ -378,7 +377,8 @@ impl Helpers {
                 tracing::error!("a helper thread cannot separate its descriptors from the service's: {e}");
             }
         };
-        builder.spawn(run).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::AGAIN))?;
+        let started = threads::start("towpath-helper", "a helper thread", run);
+        started.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::AGAIN))?;
         let helper = Helper { socket, its: Some(its), since: now, tasks, running: None };
         self.helpers.insert(self.next, helper);
         // So that this is called again when the helper is late.
@@ -454,7 +454,6 @@ struct Thread {
 }
 
 impl Drop for Thread {
-    /// Also after a panic.
     fn drop(&mut self) {
         self.say(Word::Ended);
     }

@@ -1,7 +1,7 @@
 //! Where the policy file is and how it is read; names of users, groups and network namespaces of this machine.
 
 use super::{Mistake, Names, Rule, parse};
-use crate::sys;
+use crate::{sys, threads};
 use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -129,7 +129,11 @@ impl Names for SystemNames {
             let kind = Some(LinkNameSpaceType::Network);
             move_into_link_name_space(file.as_fd(), kind).ok().map(|()| sys::own_namespace())
         };
-        let number = std::thread::spawn(look).join().ok()?.filter(|number| *number != 0)?;
+        let number = threads::start("towpath-netns", "a look into a namespace", look)
+            .ok()?
+            .join()
+            .ok()?
+            .filter(|number| *number != 0)?;
         entered.insert(path.to_owned(), (inode, number));
         Some(number)
     }
