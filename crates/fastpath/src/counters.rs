@@ -86,6 +86,8 @@ pub struct Counters {
     pub undone: u64,
     /// Number of duplicates that peers have reported by D-SACK (RFC 2883).
     pub duplicates_reported: u64,
+    /// Number of runs of scoreboards that were joined for lack of room: their bytes are retransmitted needlessly or late.
+    pub runs_joined: u64,
     /// Number of segments received out of order.
     pub out_of_order: u64,
     /// Number of application slots with a set doorbell bit.
@@ -118,6 +120,7 @@ impl Default for Counters {
             tail_probes: 0,
             undone: 0,
             duplicates_reported: 0,
+            runs_joined: 0,
             out_of_order: 0,
             doorbells: 0,
             exceptions: 0,

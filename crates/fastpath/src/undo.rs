@@ -59,7 +59,7 @@ impl State {
     /// Restores the state before the episode. Data that counts as lost counts as in flight again.
     pub(crate) fn undo(&mut self, f: &mut FlowMut<'_>) {
         let whole = Interval { left: f.tx.snd_una, right: f.tx.snd_max };
-        self.records.turn(f.cold, whole, None, |run| run.is_some_and(|run| run.kind == Kind::Lost));
+        self.turn_runs(f.cold, whole, None, |run| run.is_some_and(|run| run.kind == Kind::Lost));
         let before = f.cold.recovery.before;
         f.steer(Event::Undo { before: &before }, &f.signals(self.now));
         // Fast recovery was needless: segments overtake each other on this path.
