@@ -14,7 +14,7 @@
 
 use crate::setup::State;
 use base::SeqNumber;
-use flow::{Cold, FlowMut, Interval, Kind, RUNS, Run};
+use flow::{Cold, Config, FlowMut, Interval, Kind, RUNS, Run};
 use std::sync::Arc;
 
 /// Runs of a borrowed record: at 5 % loss enough for a window of 5,000 segments. Of more ranges some are joined: their bytes are
@@ -22,9 +22,7 @@ use std::sync::Arc;
 pub(crate) const RUNS_MAX: usize = 512;
 /// Send-time marks of a borrowed record.
 const MARKS: usize = 32;
-/// Loss records for each core, and of a service with many cores: at most so many flows at a time can have windows of more than one burst, or many
-/// holes, recorded. 8.3 KiB each; a flow that finds none free goes on with less knowledge.
-const RECORDS_EACH: usize = 512;
+/// Largest number of loss records of a service with many cores. 8.3 KiB each; a flow that finds none free goes on with less knowledge.
 const RECORDS_MAX: usize = 2048;
 
 /// Bytes from the end of the mark before up to `end` were sent at `at`, or at most a sixteenth of a round trip later.
@@ -62,8 +60,9 @@ pub(crate) struct Stock {
 impl Stock {
     /// The records for `cores` cores.
     // SETUP: made with the cores.
-    pub(crate) fn new(flows: usize, cores: u8) -> Self {
-        let count = flows.min(usize::from(cores) * RECORDS_EACH).min(RECORDS_MAX);
+    pub(crate) fn new(config: &Config, cores: u8) -> Self {
+        let most = usize::from(cores) * usize::from(config.loss_records);
+        let count = most.min(config.flows as usize).min(RECORDS_MAX);
         let idle = (0..count).map(|_| Box::new(Record::EMPTY)).collect();
         Self { idle: Arc::new(std::sync::Mutex::new(idle)), count }
     }
@@ -99,8 +98,8 @@ pub(crate) struct Records {
 
 impl Records {
     // SETUP: made with the core.
-    pub(crate) fn new(flows: usize) -> Self {
-        let Stock { idle, count } = Stock::new(flows, 1);
+    pub(crate) fn new(config: &Config) -> Self {
+        let Stock { idle, count } = Stock::new(config, 1);
         let idle = Arc::into_inner(idle).and_then(|idle| idle.into_inner().ok()).unwrap_or_default();
         Self { idle, ..Self::numbers(count) }
     }
@@ -506,6 +505,10 @@ mod tests {
 
     const BYTES: usize = 300;
 
+    fn pool(loss_records: u16) -> Records {
+        Records::new(&Config { loss_records, ..Config::default() })
+    }
+
     /// What the board says of each byte: kind, time, and whether runs were joined there.
     type Bytes = Vec<Option<(Kind, u32, bool)>>;
 
@@ -543,7 +546,7 @@ mod tests {
         for round in 0..60 {
             let start = SeqNumber(u32::MAX - 150 + round);
             let (mut records, mut cold) =
-                (Records::new(usize::from(round % 3 != 0)), Cold::new(window, Instant::ZERO));
+                (pool(u16::from(round % 3 != 0)), Cold::new(window, Instant::ZERO));
             let mut bytes: Bytes = vec![None; BYTES];
             for now in 10..410 {
                 let left = rng.below(299) as usize;
@@ -579,7 +582,7 @@ mod tests {
     #[test]
     fn a_hole_is_repaired_on_four_runs_with_nothing_lost_but_times() {
         let window = congestion::Window::new(congestion::Algorithm::Reno, 1, Instant::ZERO);
-        let (mut records, mut cold) = (Records::new(0), Cold::new(window, Instant::ZERO));
+        let (mut records, mut cold) = (pool(0), Cold::new(window, Instant::ZERO));
         let range = |left: u32, right| Interval { left: SeqNumber(left), right: SeqNumber(right) };
         let _ = records.board(&mut cold).set(range(0, 700), Some(Kind::Lost), 0, 0);
         assert!(records.hold(&mut cold, range(700, 1400)));

@@ -82,6 +82,8 @@ pub struct Counters {
     pub recoveries: u64,
     /// Number of tail loss probes sent (RFC 8985 section 7).
     pub tail_probes: u64,
+    /// Number of loss timers of flows that came due with data in flight.
+    pub loss_timers: u64,
     /// Number of recoveries and timeouts found unnecessary and undone.
     pub undone: u64,
     /// Number of duplicates that peers have reported by D-SACK (RFC 2883).
@@ -118,6 +120,7 @@ impl Default for Counters {
             retransmitted_bytes: 0,
             recoveries: 0,
             tail_probes: 0,
+            loss_timers: 0,
             undone: 0,
             duplicates_reported: 0,
             runs_joined: 0,
