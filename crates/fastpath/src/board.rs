@@ -427,8 +427,7 @@ impl Board<'_> {
         let mut tail = tail.map(|run| Run { left: right, ..*run });
         let mut new = kind.map(|kind| Run { left, right, at, kind, is_joined: false });
         if let Some(new) = &mut new {
-            let is_like =
-                |run: &Run| (run.kind, run.at, run.is_joined) == (new.kind, new.at, new.is_joined);
+            let is_like = |run: &Run| (run.kind, run.at, run.is_joined) == (new.kind, new.at, new.is_joined);
             let before = head.or_else(|| self.runs[..first].last().copied().filter(|run| run.right == left));
             let after = tail.or_else(|| self.runs[last..n].first().copied().filter(|run| run.left == right));
             let (before, after) = (before.filter(is_like), after.filter(is_like));
@@ -449,7 +448,9 @@ impl Board<'_> {
     fn alike(&self) -> Option<usize> {
         let runs = &self.runs[..usize::from(*self.count)];
         let pairs = runs.windows(2).enumerate().filter(|(_, pair)| is_alike(pair[0], pair[1]));
-        pairs.min_by_key(|(_, pair)| (pair[0].at.wrapping_sub(pair[1].at) as i32).unsigned_abs()).map(|(i, _)| i)
+        pairs
+            .min_by_key(|(_, pair)| (pair[0].at.wrapping_sub(pair[1].at) as i32).unsigned_abs())
+            .map(|(i, _)| i)
     }
 
     /// Of all neighbours that lie outside `range`, the pair of which least bytes are not in flight yet: the last of these, for it is
@@ -545,8 +546,7 @@ mod tests {
         let (mut joins, mut refused) = (0, 0);
         for round in 0..60 {
             let start = SeqNumber(u32::MAX - 150 + round);
-            let (mut records, mut cold) =
-                (pool(u16::from(round % 3 != 0)), Cold::new(window, Instant::ZERO));
+            let (mut records, mut cold) = (pool(u16::from(round % 3 != 0)), Cold::new(window, Instant::ZERO));
             let mut bytes: Bytes = vec![None; BYTES];
             for now in 10..410 {
                 let left = rng.below(299) as usize;

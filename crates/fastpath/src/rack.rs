@@ -158,6 +158,8 @@ impl State {
         news: &mut News,
     ) {
         let blocks = blocks.as_slice();
+        // Distances from `una`, because comparing the edges one by one lets a block through that goes round half of the number space.
+        let (flight, distance) = (f.tx.snd_max.since(una), |seq: SeqNumber| seq.since(una));
         for (n, block) in blocks.iter().enumerate() {
             let range = Interval { left: block.left, right: block.right };
             if !range.left.is_before(range.right) {
@@ -170,7 +172,10 @@ impl State {
             };
             if n == 0 && (range.right.is_at_or_before(una) || blocks.get(1).is_some_and(is_inside)) {
                 news.duplicate = Some(range);
-            } else if una.is_before(range.left) && range.right.is_at_or_before(f.tx.snd_max) {
+            } else if 0 < distance(range.left)
+                && distance(range.left) < distance(range.right)
+                && distance(range.right) <= flight
+            {
                 let before = news.bytes;
                 // The peer echoes the timestamp of the segment before the gap, whatever came behind it: it keeps a new one only "if ...
                 // SEG.SEQ <= Last.ACK.sent" (RFC 7323 section 4.3). So the echo does not tell which sending has arrived there. Of a probe

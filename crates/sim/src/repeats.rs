@@ -16,7 +16,11 @@ use wire::{Body, FourTuple, Packet, RxChecksum, TcpFlags};
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Heard {
     /// A segment of the host's flow `of` that acknowledges `ack`.
-    Segment { of: FourTuple, ack: Option<SeqNumber>, is_syn: bool },
+    Segment {
+        of: FourTuple,
+        ack: Option<SeqNumber>,
+        is_syn: bool,
+    },
     Other,
 }
 
@@ -44,8 +48,6 @@ pub(crate) struct Repeats {
     common: u64,
     /// What this round has sent again, to be marked as used up.
     again: Vec<(FourTuple, SeqNumber, SeqNumber)>,
-    /// Bytes that a timer, or a packet, made a flow send again.
-    pub(crate) bytes: u64,
     /// The first breach, in words.
     pub(crate) breach: Option<String>,
 }
@@ -77,7 +79,8 @@ impl Sent {
     fn repay(&mut self, left: SeqNumber, right: SeqNumber, mut change: impl FnMut(Piece) -> u64) {
         let old = std::mem::take(&mut self.pieces);
         for piece in old {
-            let (from, to) = (piece.left.later_of(left), if piece.right.is_before(right) { piece.right } else { right });
+            let (from, to) =
+                (piece.left.later_of(left), if piece.right.is_before(right) { piece.right } else { right });
             if !from.is_before(to) {
                 self.push(piece);
                 continue;
@@ -119,59 +122,62 @@ impl Repeats {
             packets.entry(of).or_insert(flow.packets);
             flow.packets += 1;
             ack.into_iter().for_each(|ack| flow.acknowledge(ack));
-            if is_syn || flow.pieces.is_empty() {
-                self.flows.remove(&of);
+            if is_syn {
+                flow.pieces.clear();
             }
         }
         for frame in sent {
-            self.sent(frame, common, &packets);
+            self.sent(frame, common, &mut packets);
         }
         for (of, left, right) in std::mem::take(&mut self.again) {
-            let common = self.common;
-            let Some(flow) = self.flows.get_mut(&of) else { continue };
-            let now = common + flow.packets;
-            flow.repay(left, right, |_| now);
+            if let Some(flow) = self.flows.get_mut(&of) {
+                let now = self.common + flow.packets;
+                flow.repay(left, right, |_| now);
+            }
+        }
+        // Packets count from here on when there is something in flight again.
+        for of in packets.into_keys() {
+            if self.flows.get(&of).is_some_and(|flow| flow.pieces.is_empty()) {
+                self.flows.remove(&of);
+            }
         }
     }
 
-    fn sent(&mut self, frame: &[u8], common: u64, packets: &HashMap<FourTuple, u64>) {
+    fn sent(&mut self, frame: &[u8], common: u64, packets: &mut HashMap<FourTuple, u64>) {
         let Ok(Packet { body: Body::Tcp(packet), .. }) = Packet::parse(frame, RxChecksum::Verified) else {
             return;
         };
         let (header, of) = (&packet.header, packet.tuple());
-        if header.flags.contains(TcpFlags::SYN) || header.flags.contains(TcpFlags::RST) {
-            self.flows.remove(&of);
-            return;
-        }
-        let is_fin = header.flags.contains(TcpFlags::FIN);
-        let (left, right) = (header.seq, header.seq.plus(packet.payload.len() as u32 + u32::from(is_fin)));
-        if left == right {
+        let (flags, len) = (header.flags, packet.payload.len() as u32);
+        let is_new = flags.contains(TcpFlags::SYN) || flags.contains(TcpFlags::RST);
+        let (left, right) = (header.seq, header.seq.plus(len + u32::from(flags.contains(TcpFlags::FIN))));
+        if left == right && !is_new {
             return;
         }
         let flow = self.flows.entry(of).or_default();
-        let before = common + packets.get(&of).copied().unwrap_or(flow.packets).min(flow.packets);
-        let now = self.common + flow.packets;
-        let mut breach = None;
-        flow.repay(left, right, |piece| {
-            self.bytes += u64::from(piece.right.since(piece.left));
-            if now <= piece.paid {
-                breach = Some(piece);
-            }
-            (piece.paid + 1).max(before)
-        });
-        self.again.push((of, left, right));
-        let end = flow.pieces.last().map_or(left, |last| last.right);
-        if end.is_before(right) {
-            // A flow that was removed meanwhile may send what lies further on: there is no gap to speak of.
-            let left = if flow.pieces.is_empty() { left } else { end };
-            flow.push(Piece { left, right, paid: before });
-            self.again.pop();
+        let before = common + *packets.entry(of).or_insert(flow.packets);
+        if is_new {
+            return flow.pieces.clear();
         }
-        if let Some(Piece { left, right, .. }) = breach {
-            let what = || {
-                format!("sends bytes {} to {} again, and nothing has come or come due: {of:?}", left.0, right.0)
-            };
-            self.breach.get_or_insert_with(what);
+        let now = self.common + flow.packets;
+        let end = flow.pieces.last().map_or(left, |last| last.right);
+        if left.is_before(end) {
+            let mut breach = None;
+            flow.repay(left, right, |piece| {
+                if now <= piece.paid {
+                    breach = Some(piece);
+                }
+                (piece.paid + 1).max(before)
+            });
+            self.again.push((of, left, right));
+            if let Some(Piece { left, right, .. }) = breach {
+                let what =
+                    || format!("sends {left:?} to {right:?} again, and nothing has come or come due: {of:?}");
+                self.breach.get_or_insert_with(what);
+            }
+        }
+        if end.is_before(right) {
+            flow.push(Piece { left: end, right, paid: before });
         }
     }
 }

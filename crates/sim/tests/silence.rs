@@ -125,7 +125,8 @@ fn a_needless_timeout_is_undone_and_the_next_silence_ends_as_any_other() {
         let mut bulk = in_flight(&terms, 2000);
         report_a_comb(&mut bulk, &terms, 1800);
         bulk.be_silent(Duration::from_ms(700)).unwrap();
-        let late = Saying { ack: of(&terms, 10), duplicate: of(&terms, 1), is_early: true, ..Saying::default() };
+        let late =
+            Saying { ack: of(&terms, 10), duplicate: of(&terms, 1), is_early: true, ..Saying::default() };
         bulk.say(&late).unwrap();
         report_a_comb(&mut bulk, &terms, 1000);
         let silence = bulk.be_silent(Duration::from_secs(10)).unwrap();
