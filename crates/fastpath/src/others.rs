@@ -68,7 +68,7 @@ impl Others {
         if cores <= 1 {
             return vec![Self::alone(config)];
         }
-        let records = Stock::new(config.flows as usize, cores);
+        let records = Stock::new(config, cores);
         let mut inboxes: Vec<Vec<_>> = (0..cores).map(|_| Vec::new()).collect();
         let senders: Vec<Senders> = (0..cores)
             .map(|index| {
@@ -95,11 +95,7 @@ impl Others {
     // SETUP: made with the core.
     #[must_use]
     pub fn alone(config: &Config) -> Self {
-        Self {
-            senders: Senders::default(),
-            inboxes: Box::new([]),
-            records: Records::new(config.flows as usize),
-        }
+        Self { senders: Senders::default(), inboxes: Box::new([]), records: Records::new(config) }
     }
 }
 

@@ -83,7 +83,7 @@ impl Host {
         text
     }
 
-    /// Checks the record of every flow.
+    /// Checks the record of every flow, and that no flow has sent something again without a reason.
     ///
     /// # Errors
     /// A description of the first invariant that does not hold.
@@ -98,7 +98,8 @@ impl Host {
                 found = Err(format!("{} -> {:?}: {what}", socket.local, socket.remote));
             }
         });
-        found.and_then(|()| self.check_processors())
+        found.and_then(|()| self.check_processors())?;
+        self.repeats.breach.clone().map_or(Ok(()), Err)
     }
 
     /// A flow is in the lists of the core that serves it, and of no other.
@@ -127,6 +128,9 @@ fn check_flow(f: &FlowMut<'_>) -> Result<(), String> {
     let is_programs = !cold.window.is_programmed() || tx.cwnd == cold.window.cwnd();
     ensure(is_programs, "nothing but its program sets the window of a flow")?;
     ensure(rx.unread() <= base::limits::RING_MAX * 2, "unread bytes fit the rings")?;
+    let r = &cold.recovery;
+    let known = if cold.runs > 0 { r.held + r.lost + r.again } else { 0 };
+    ensure(known <= tx.in_flight(), "the scoreboard knows of no more than is in flight")?;
     check_intervals(f)
 }
 
