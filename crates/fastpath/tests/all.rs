@@ -8,6 +8,7 @@ mod bursts;
 mod cork;
 mod counting;
 mod flows;
+mod gaps;
 mod harness;
 mod heads;
 mod hostile;

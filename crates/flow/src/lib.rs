@@ -12,6 +12,7 @@
 
 mod accurate_ecn;
 mod address;
+mod ahead;
 mod bulk;
 mod cell;
 mod challenged;
@@ -38,10 +39,11 @@ mod table;
 
 pub use accurate_ecn::AccurateEcn;
 pub use address::Addresses;
+pub use ahead::{Ahead, INTERVALS, INTERVALS_MAX, Intervals, sack_order};
 pub use bulk::{BulkFlows, Receivers};
 pub use cell::{FlowGuard, FlowMut, Flows, prefetch, prefetch_all, prefetch_frame};
 pub use challenged::{CHALLENGE_INTERVAL, Challenged};
-pub use cold::{Cold, Counters, INTERVALS, Interval, PathProbe, QUICK_SEGMENTS};
+pub use cold::{Cold, Counters, Interval, PathProbe, QUICK_SEGMENTS};
 pub use config::Config;
 pub use congestion::{Decision, Event, Signals};
 pub use flags::{event, rare, state};
