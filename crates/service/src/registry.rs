@@ -88,12 +88,31 @@ pub enum Answer {
     Silent,
     /// Detach the sender: it misbehaved, for this reason.
     Offence(String),
+    /// Add the socket that the sender has shown to this epoll set, then give this answer, or [`Registry::watched`]'s.
+    Watch(Watch, Arc<OwnedFd>, Box<Answer>),
+}
+
+/// A socket that is to be watched, now that the service keeps what it stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Watch {
+    /// `SO_COOKIE` of the socket.
+    pub cookie: u64,
+    /// It is a listening socket; else that of a connection that was left with the service.
+    pub is_listener: bool,
 }
 
 impl Answer {
     /// A reply without descriptors.
     pub fn plain(reply: Reply) -> Self {
         Self::Reply(reply, Vec::new())
+    }
+
+    /// This answer, once the shown socket is in `set`; `None`: it is there already.
+    pub fn watching(self, watch: Watch, set: Option<Arc<OwnedFd>>) -> Self {
+        match set {
+            Some(set) => Self::Watch(watch, set, Box::new(self)),
+            None => self,
+        }
     }
 
     /// The kernel serves the socket, for this reason.
@@ -202,7 +221,7 @@ impl Registry {
         tcp: Tcp,
         scaling: Scaling,
         counting: Counting,
-        watched: &Watched,
+        watched: Watched,
     ) -> Self {
         Self {
             now: tcp.system_time(base::Instant::ZERO),
@@ -228,8 +247,8 @@ impl Registry {
             families: HashMap::new(),
             regions: HashMap::new(),
             pairs: Pairs::default(),
-            listeners: Listeners::new(watched.listeners.clone()),
-            trusts: Trusts::new(watched.connections.clone()),
+            listeners: Listeners::new(watched.listeners),
+            trusts: Trusts::new(watched.connections),
             held: Holds::default(),
             statistics: Statistics::default(),
             counting,

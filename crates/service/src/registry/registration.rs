@@ -23,6 +23,7 @@ use shm::{CONTEXTS, HELD_CONTEXT, Region, SLOW_CONTEXT, Side, TRUST, TRUST_CONTE
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// The process at the other end of a control line, as the kernel reports it (`SO_PEERCRED`).
 #[derive(Clone, Copy, Debug)]
@@ -177,8 +178,7 @@ impl Registry {
             Request::Leave(left) => self.leave(id, left, shown),
             Request::Present { sock } => self.present(id, sock, shown),
             Request::LetGo => {
-                self.trusts.changed = true;
-                self.trusts.hurry();
+                self.trusts.hurry(self.now, Duration::ZERO);
                 Answer::Silent
             }
             Request::Hello { .. } => Answer::Offence("a second hello".to_owned()),
