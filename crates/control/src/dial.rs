@@ -1,11 +1,12 @@
 //! Connects to the control socket, for the library and the command line. Both believe what the service says, so the socket's folder and the
 //! user of the process at the other end are checked first. Sends nothing.
 //!
-//! Trusted users are root, the user of this process (its effective uid) and the user that [`TRUST_UID_ENV`] names. In a user namespace,
+//! Trusted users are root, the user of this process (its effective uid) and the user that [`TRUST_UID_ENV`] names; only root if the program has
+//! more rights than its caller, whose user it may have become since. In a user namespace,
 //! every user without a number there appears as uid 65534. That uid is trusted only where the namespace maps it, or where the variable
 //! names it; otherwise it could be any user of the host.
 
-use crate::LineError;
+use crate::{LineError, variables};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, open, statat};
 use rustix::io::Errno;
@@ -91,10 +92,11 @@ struct Trusted {
 
 impl Trusted {
     fn here() -> Self {
-        let named = std::env::var(TRUST_UID_ENV).ok().and_then(|uid| uid.trim().parse().ok());
+        let named = variables::text(TRUST_UID_ENV).and_then(|uid| uid.trim().parse().ok());
         let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
         let maps_overflow = maps(&map, OVERFLOW_UID);
-        Self { own: rustix::process::geteuid().as_raw(), named, maps_overflow }
+        let own = if variables::is_secure() { 0 } else { rustix::process::geteuid().as_raw() };
+        Self { own, named, maps_overflow }
     }
 
     fn has(&self, uid: u32) -> bool {

@@ -2,7 +2,7 @@
 //! `SOCK_SEQPACKET` socket, one message per packet, descriptors by `SCM_RIGHTS`, the sender known by its credentials.
 //!
 //! Only set-up and tear-down use these messages; payload and wake-ups go through shared memory (crates `shm` and `queue`).
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod accept;
 mod address;
@@ -16,6 +16,8 @@ pub mod profile;
 mod reason;
 mod socket_options;
 mod tcp_info;
+#[allow(unsafe_code)]
+pub mod variables;
 
 pub use accept::AcceptRecord;
 pub use address::{address_from_words, address_to_words};

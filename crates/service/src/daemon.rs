@@ -64,7 +64,7 @@ const LISTENERS: u64 = 4;
 const AGENTS: u64 = 5;
 const WAKERS: u64 = 2 << 32;
 
-/// A service that is ready: its control socket accepts connections.
+/// A service that is ready to be run.
 #[derive(Debug)]
 pub struct Service {
     pub(crate) listening: Listening,
@@ -86,9 +86,14 @@ pub struct Service {
     over: bool,
 }
 
-/// Opens the port, gives up the privileges that only opening needed, starts the cores, and makes an empty registry. Threads inherit the
+/// Opens the port, listens, gives up the privileges that only opening needed, starts the cores, and makes an empty registry. Threads inherit the
 /// signal mask, so no signal interrupts a core.
-fn registry(mut config: Config, told: Arc<OwnedFd>, watched: Watched) -> Result<Registry, ServiceError> {
+fn registry(
+    mut config: Config,
+    listening: &Listening,
+    told: Arc<OwnedFd>,
+    watched: Watched,
+) -> Result<Registry, ServiceError> {
     let mut opened = net_port::open(&config)?;
     config.cores.most = opened.queues.len() as u8;
     let clock = Clock::start();
@@ -97,6 +102,7 @@ fn registry(mut config: Config, told: Arc<OwnedFd>, watched: Watched) -> Result<
     let agents =
         config.agents.as_ref().map(|settings| Agents::open(settings, &config, clock.now())).transpose()?;
     let machine = Machine::open();
+    listening.begin()?;
     privilege::confine(&config)?;
     let core_wakers: Result<Vec<Arc<OwnedFd>>, Errno> = opened.queues.iter().map(|_| new_eventfd()).collect();
     let common = Common {
@@ -150,7 +156,7 @@ fn os(doing: &'static str) -> impl FnOnce(Errno) -> ServiceError {
 }
 
 impl Service {
-    /// Opens the port, starts the cores, and last the control socket: from then on applications can connect. `run` answers them.
+    /// Opens the control socket and the port, and starts the cores. `run` answers applications; those that have connected before wait for it.
     ///
     /// # Errors
     /// See [`ServiceError`].
@@ -162,7 +168,7 @@ impl Service {
         // The cores own this eventfd, and write it when they have reported something.
         let told = new_eventfd().map_err(os("make an eventfd"))?;
         let watched = Watched::open().map_err(os("make an epoll instance"))?;
-        let registry = registry(config, told.clone(), watched)?;
+        let registry = registry(config, &listening, told.clone(), watched)?;
         let helpers =
             Helpers::new(registry.config().policy_source.clone()).map_err(os("make an eventfd"))?;
         let private = registry.config().private;
@@ -195,8 +201,6 @@ impl Service {
         if let Some(ended) = service.registry.ended_listeners() {
             service.watch(ended, LISTENERS, epoll::EventFlags::IN)?;
         }
-        // Last, because from here on nothing fails.
-        service.listening.begin()?;
         Ok(service)
     }
 

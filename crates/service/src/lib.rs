@@ -27,7 +27,7 @@ pub use config::values::{
 };
 pub use config::{AgentSettings, ChannelPolicy, Config, Link, Options, Sharing};
 pub use daemon::Service;
-pub use daemon::control_socket::pid_behind;
+pub use daemon::control_socket::{pid_answering, pid_behind};
 pub use error::ServiceError;
 pub use privilege::page as privileges;
 pub use registry::{policy, report};

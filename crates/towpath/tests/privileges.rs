@@ -118,10 +118,8 @@ impl Service {
     fn command(&self, name: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_towpath"));
         command.arg(name).arg("--control").arg(control(&self.folder));
-        // Set for services of root's as well: what it names is trusted beside root.
-        command.envs(
-            users().iter().filter_map(|(_, user)| Some(("TOWPATH_TRUST_UID", user.as_ref()?.to_string()))),
-        );
+        // A service is believed without it, whatever user it has become: root has called `listen`.
+        command.env_remove("TOWPATH_TRUST_UID");
         command
     }
 
