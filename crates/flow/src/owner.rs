@@ -3,7 +3,7 @@
 use crate::{BulkFlows, FlowId, Limits};
 use base::limits::FIRST_WINDOWS;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use queue::{Doorbell, Ring, Violation, Wake, stream};
+use queue::{Doorbell, Ring, Violation, Wake, nap, stream};
 use shm::{Half, Region, Side, Slot};
 
 /// The service's view of an application region.
@@ -26,13 +26,22 @@ pub struct AppRegion {
     limits: Limits,
 }
 
-/// A sleeping context that must be woken: the caller writes its eventfd.
+/// Threads of an application that sleep and must be woken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct News {
     /// Index of the region.
     pub region: u16,
-    /// Context of the application, to be woken.
-    pub context: u32,
+    /// How the caller wakes them.
+    pub sleeper: Sleeper,
+}
+
+/// What threads of an application sleep on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sleeper {
+    /// The eventfd of that context: the caller writes it.
+    Context(u32),
+    /// The word in the application's half of that slot ([`queue::nap`]): the caller wakes all that sleep on it.
+    Slot(u32),
 }
 
 impl AppRegion {
@@ -207,7 +216,7 @@ impl AppRegion {
     }
 }
 
-/// Rings for `slot`, if its application watches it. `Some`: its context sleeps, and the caller writes its eventfd.
+/// Rings for `slot`, if its application watches it. `Some`: it sleeps.
 #[inline]
 pub fn tell(region: &AppRegion, index: u16, slot: u32) -> Option<News> {
     let (_, peer) = region.halves(slot)?;
@@ -215,13 +224,25 @@ pub fn tell(region: &AppRegion, index: u16, slot: u32) -> Option<News> {
 }
 
 /// Rings the application's `context` for the slots of `bits`; bit 0 is slot `64 * word`. All must be below the region's number of
-/// slots. `Some`: the context sleeps, and the caller writes its eventfd.
+/// slots. `Some`: the context, or a thread at one of the slots, sleeps.
 #[inline]
 pub fn ring(region: &AppRegion, index: u16, context: u32, word: u32, bits: u64) -> Option<News> {
-    match Doorbell::of(&region.region, Side::One, context)?.ring_many(word as usize, bits) {
-        Wake::Needed => Some(News { region: index, context }),
+    let Some(bell) = Doorbell::of(&region.region, Side::One, context) else {
+        return rouse(region, index, word, bits);
+    };
+    match bell.ring_many(word as usize, bits) {
+        Wake::Needed => Some(News { region: index, sleeper: Sleeper::Context(context) }),
         Wake::NotNeeded => None,
     }
+}
+
+/// As [`ring`], where threads nap. Slots in one word have different names for their naps, so that `bits` is one slot; of a process that
+/// names them alike only one is woken.
+#[cold]
+fn rouse(region: &AppRegion, index: u16, word: u32, bits: u64) -> Option<News> {
+    let slot = word * 64 + bits.trailing_zeros();
+    let (_, peer) = region.halves(slot)?;
+    nap::rouse(peer).then_some(News { region: index, sleeper: Sleeper::Slot(slot) })
 }
 
 /// Raises `flag` (for `FAILED` with an errno in its bits) in the service's half of `slot`, and rings for the slot.

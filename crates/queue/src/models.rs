@@ -6,7 +6,8 @@ use crate::stream::{
     Sender, barrier, consumed, consumed_some, note_consumed, note_produced, raise, readable, wants_space,
     watch, watcher,
 };
-use crate::{Doorbell, Ring, Wake};
+use crate::waking::{Asleep, Woken};
+use crate::{Doorbell, Ring, Wake, nap};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
@@ -353,5 +354,118 @@ fn loom_a_bell_at_the_old_core_is_passed_on_and_no_bytes_are_missed() {
         seen |= old_round(&blocks, &owner, &halves);
         seen |= new_round(&blocks, &owner, &ring, &halves);
         assert!(seen, "one core has seen what the application wrote");
+    });
+}
+
+/// The kernel's futex, for the models: a thread waits on `word` while it is `seen`, unless a wake-up came since.
+#[derive(Default)]
+struct Futex {
+    asleep: loom::sync::Mutex<u32>,
+    woken: loom::sync::Condvar,
+}
+
+impl Futex {
+    /// As the kernel does it: compares and goes to sleep in one step. `false`: it did not sleep.
+    fn wait(&self, word: &AtomicU32, seen: u32) -> bool {
+        let mut asleep = self.asleep.lock().unwrap();
+        if word.load(Ordering::SeqCst) != seen {
+            return false;
+        }
+        *asleep += 1;
+        drop(self.woken.wait(asleep).unwrap());
+        true
+    }
+
+    fn wake_all(&self) {
+        let mut asleep = self.asleep.lock().unwrap();
+        if *asleep > 0 {
+            *asleep = 0;
+            self.woken.notify_all();
+        }
+    }
+}
+
+/// What threads of one side do that nap until the other side has written: the model hangs, which loom reports, if a wake-up is lost.
+fn nap_until_readable(halves: &[Half; 2], futex: &Futex, name: u32) {
+    loop {
+        let seen = nap::begin(&halves[1], name);
+        if readable(&halves[0], 0, AREA).unwrap().is_some() {
+            return;
+        }
+        futex.wait(&halves[1].context, seen);
+    }
+}
+
+fn write_and_rouse(halves: &[Half; 2], futex: &Futex) {
+    let mut s = Sender::default();
+    s.lend(&halves[0], Ring::new(0, 12));
+    s.publish(&halves[0], 10);
+    if watcher(&halves[1]).is_some() && nap::rouse(&halves[1]) {
+        futex.wake_all();
+    }
+}
+
+#[test]
+fn loom_a_thread_that_naps_is_woken_by_its_news() {
+    model(|| {
+        let halves = Arc::new([Half::default(), Half::default()]);
+        let futex = Arc::new(Futex::default());
+        let producer = {
+            let (h, futex) = (halves.clone(), futex.clone());
+            thread::spawn(move || write_and_rouse(&h, &futex))
+        };
+        nap_until_readable(&halves, &futex, 1);
+        producer.join().unwrap();
+    });
+}
+
+/// Both threads wait for the same bytes, at one slot: one may begin while the other is being woken.
+#[test]
+fn loom_two_threads_that_nap_at_one_slot_are_both_woken() {
+    model(|| {
+        let halves = Arc::new([Half::default(), Half::default()]);
+        let futex = Arc::new(Futex::default());
+        let second = {
+            let (h, futex) = (halves.clone(), futex.clone());
+            thread::spawn(move || nap_until_readable(&h, &futex, 2))
+        };
+        let producer = {
+            let (h, futex) = (halves.clone(), futex.clone());
+            thread::spawn(move || write_and_rouse(&h, &futex))
+        };
+        nap_until_readable(&halves, &futex, 1);
+        producer.join().unwrap();
+        second.join().unwrap();
+    });
+}
+
+/// Models `Context::wake` of crate `session`: another thread of the process has a reason that is not in the stream, and wakes the thread
+/// whatever the word says.
+#[test]
+fn loom_a_thread_that_naps_is_woken_by_its_own_process() {
+    model(|| {
+        let own = Arc::new(Half::default());
+        let (asleep, reason) = (Arc::new(Asleep::default()), Arc::new(Woken::default()));
+        let futex = Arc::new(Futex::default());
+        let waker = {
+            let (own, asleep, reason, futex) = (own.clone(), asleep.clone(), reason.clone(), futex.clone());
+            thread::spawn(move || {
+                reason.raise();
+                if asleep.wake() == Wake::Needed {
+                    let _ = nap::rouse(&own);
+                    futex.wake_all();
+                }
+            })
+        };
+        loop {
+            let seen = nap::begin(&own, 1);
+            asleep.announce();
+            if reason.is_raised() {
+                break;
+            }
+            futex.wait(&own.context, seen);
+            asleep.awake();
+        }
+        waker.join().unwrap();
     });
 }

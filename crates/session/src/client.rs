@@ -5,6 +5,7 @@ use crate::direct::{self, Ways};
 use crate::fork_locks::Held;
 use crate::host::HOST;
 use crate::log::{Level, log};
+use crate::nap::Naps;
 use crate::registration::Announced;
 use crate::reserved::{Internal, unclaim};
 use crate::rpc::Exchange;
@@ -50,6 +51,10 @@ pub struct Client {
     pub dead: AtomicBool,
     /// Contexts by their number.
     pub contexts: Mutex<BTreeMap<u32, Weak<Context>>>,
+    /// Contexts without a number, of threads that nap.
+    pub(crate) bare: Mutex<Vec<Weak<Context>>>,
+    /// The threads that nap now.
+    pub(crate) naps: Naps,
     /// Contexts of ended threads and closed sets, for the next ones.
     pub free: Mutex<Vec<Arc<Context>>>,
     /// The rights to connect without asking the service.
@@ -111,6 +116,8 @@ impl Client {
             gone: Mutex::default(),
             dead: AtomicBool::new(false),
             contexts: Mutex::new(BTreeMap::new()),
+            bare: Mutex::default(),
+            naps: Naps::default(),
             free: Mutex::new(Vec::new()),
             ways: Ways::default(),
             queues: RwLock::new(queues),
@@ -455,7 +462,9 @@ impl Client {
     }
 
     fn all_contexts(&self) -> Vec<Arc<Context>> {
-        lock(&self.contexts).values().filter_map(Weak::upgrade).collect()
+        let mut all: Vec<_> = lock(&self.contexts).values().filter_map(Weak::upgrade).collect();
+        all.extend(lock(&self.bare).iter().filter_map(Weak::upgrade));
+        all
     }
 
     /// Wakes the threads that sleep in our context of number `context`.
@@ -518,6 +527,7 @@ impl Client {
         held.take_whole(self, |c| &c.queues);
         queues.iter().for_each(|queue| queue.hold(held));
         held.take(self, |c| &c.contexts);
+        held.take(self, |c| &c.bare);
         held.take(self, |c| &c.free);
         contexts.iter().for_each(|context| context.hold(held));
         for mapped in &regions {

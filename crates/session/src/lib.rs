@@ -32,6 +32,7 @@ pub mod fork_locks;
 pub mod host;
 mod latest;
 pub mod log;
+pub mod nap;
 pub mod presented;
 mod registration;
 pub mod reserved;
