@@ -35,8 +35,9 @@ const SERVICE: u32 = 0;
 /// Shortest time between two requests for eventfds that could not be received.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// A process makes so many contexts for threads that wait for one connection: with fewer threads none has to look at the control line.
-const CONTEXTS_OF_THREADS: usize = 32;
+/// A process makes so many contexts for threads that wait for one connection: with fewer threads none has to look at the control line. Each
+/// takes some four descriptors of the program's limit.
+const CONTEXTS_OF_THREADS: usize = 8;
 /// So many of a family's numbers are left to sets, and to threads that wait for more than one connection.
 const NUMBERS_LEFT: u32 = CONTEXTS as u32 / 2;
 /// The number of every bare context: no region has a context of that number.
@@ -412,15 +413,19 @@ pub fn for_one(client: &Arc<Client>) -> Arc<Context> {
     if let Some(context) = kept(client, |mine| &mine.context).filter(|context| !context.is_deaf()) {
         return context;
     }
-    if let Some(bare) = kept(client, |mine| &mine.bare) {
-        return bare;
-    }
-    let is_first = kept(client, |mine| &mine.context).is_none();
-    if let Some(context) = is_first.then(|| Context::take_spare(client)).flatten() {
+    let is_new = || kept(client, |mine| &mine.bare).is_none() && kept(client, |mine| &mine.context).is_none();
+    if let Some(context) = is_new().then(|| Context::take_spare(client)).flatten() {
         keep(&context, |mine| &mut mine.context);
         return context;
     }
-    let bare = Context::bare(client);
-    keep(&bare, |mine| &mut mine.bare);
-    bare
+    bare(client)
+}
+
+/// The calling thread's bare context in the registration `client`.
+pub fn bare(client: &Arc<Client>) -> Arc<Context> {
+    kept(client, |mine| &mine.bare).unwrap_or_else(|| {
+        let bare = Context::bare(client);
+        keep(&bare, |mine| &mut mine.bare);
+        bare
+    })
 }

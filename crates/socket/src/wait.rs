@@ -31,6 +31,8 @@ use std::time::{Duration, Instant};
 
 /// Longest sleep when no context is left to be woken through, or when the other side sends no wake-ups: then the thread polls.
 const BLIND: Duration = Duration::from_millis(1);
+/// Longest nap during which signals are put off: the caller lets them in before each.
+const SIGNALS: Duration = Duration::from_millis(20);
 /// Up to this many `pollfd` entries are kept on the stack.
 const FEW: usize = 16;
 
@@ -136,6 +138,11 @@ fn sleep_after(
         return look(parties, kernel, deadline, mask);
     }
     let is_ready = || parties.iter().any(|party| party.ready() != 0);
+    if let (Some(sock), true, None) = (only(parties), kernel.is_empty() && spins, mask)
+        && let Some(link) = alone(sock)
+    {
+        return sleep_alone(sock, link, is_ready, deadline, None);
+    }
     let context = session::present().and_then(|client| sleeper::of_thread(&client).ok());
     spin_and_sleep(spins, context, kernel, until, is_ready, |context, kernel| {
         socks(parties).for_each(|sock| {
@@ -206,6 +213,15 @@ fn socks(parties: &Parties) -> impl Iterator<Item = &Arc<Sock>> {
         Party::Sock(sock, _) | Party::Acceptor(sock) | Party::Reader(sock, _) => Some(sock),
         Party::Set(_) => None,
     })
+}
+
+/// The socket, if a thread waits for one only.
+fn only(parties: &Parties) -> Option<&Arc<Sock>> {
+    let mut all = parties.iter();
+    match (all.next(), all.next()) {
+        (Some(Party::Sock(sock, _) | Party::Reader(sock, _)), None) => Some(sock),
+        _ => None,
+    }
 }
 
 /// The accept queues among `parties`, and whether the thread accepts there.
@@ -417,14 +433,14 @@ fn sleep_alone(
     deadline: Option<Instant>,
     mask: Option<u64>,
 ) -> Result<usize, Errno> {
-    let context = session::present().and_then(|client| match mask {
-        None => Some(sleeper::for_one(&client)),
-        // A nap cannot let signals in.
-        Some(_) => sleeper::of_thread(&client).ok(),
+    let context = session::present().map(|client| match mask {
+        None => sleeper::for_one(&client),
+        // A nap does not let signals in.
+        Some(_) => sleeper::of_thread(&client).unwrap_or_else(|_| sleeper::bare(&client)),
     });
     spin_and_sleep(true, context, &mut [], Until { deadline, mask }, &is_ready, |context, _| {
         if context.is_bare() {
-            return nap(sock, link, context, &is_ready, deadline);
+            return nap(sock, link, context, &is_ready, Until { deadline, mask });
         }
         let is_deaf = context.is_deaf();
         sock.enter(context);
@@ -456,13 +472,17 @@ fn nap(
     link: &Endpoint,
     context: &Arc<Context>,
     is_ready: impl Fn() -> bool,
-    deadline: Option<Instant>,
+    Until { deadline, mask }: Until,
 ) -> Result<usize, Errno> {
     let place = Place { mapped: link.mapped.clone(), slot: link.slot() };
     let seen = sock.enter(context);
     context.lie_down(place.clone());
     let limit = left(deadline);
-    let limit = if link.mapped.is_mute() { Some(at_most(limit, BLIND)) } else { limit };
+    let limit = match mask {
+        _ if link.mapped.is_mute() => Some(at_most(limit, BLIND)),
+        Some(_) => Some(at_most(limit, SIGNALS)),
+        None => limit,
+    };
     let result = if is_ready() { Ok(()) } else { session::nap::sleep(&context.client, &place, seen, limit) };
     context.get_up();
     sock.leave(context);
