@@ -357,42 +357,38 @@ fn loom_a_bell_at_the_old_core_is_passed_on_and_no_bytes_are_missed() {
     });
 }
 
-/// The kernel's futex, for the models: a thread waits on `word` while it is `seen`, unless a wake-up came since.
+/// The kernel's futex, for the models: bits of the threads that sleep on a word. A model asserts that none is left when all is done.
 #[derive(Default)]
-struct Futex {
-    asleep: loom::sync::Mutex<u32>,
-    woken: loom::sync::Condvar,
-}
+struct Futex(loom::sync::Mutex<u32>);
 
 impl Futex {
-    /// As the kernel does it: compares and goes to sleep in one step. `false`: it did not sleep.
-    fn wait(&self, word: &AtomicU32, seen: u32) -> bool {
-        let mut asleep = self.asleep.lock().unwrap();
-        if word.load(Ordering::SeqCst) != seen {
-            return false;
-        }
-        *asleep += 1;
-        drop(self.woken.wait(asleep).unwrap());
-        true
+    /// As the kernel does it: compares and goes to sleep in one step. False: it did not sleep.
+    fn sleep(&self, word: &AtomicU32, seen: u32, thread: u32) -> bool {
+        let mut asleep = self.0.lock().unwrap();
+        // A read-modify-write: the kernel never reads an old value.
+        let sleeps = word.fetch_add(0, Ordering::SeqCst) == seen;
+        *asleep |= u32::from(sleeps) << thread;
+        sleeps
     }
 
     fn wake_all(&self) {
-        let mut asleep = self.asleep.lock().unwrap();
-        if *asleep > 0 {
-            *asleep = 0;
-            self.woken.notify_all();
-        }
+        *self.0.lock().unwrap() = 0;
+    }
+
+    fn is_empty(&self) -> bool {
+        *self.0.lock().unwrap() == 0
     }
 }
 
-/// What threads of one side do that nap until the other side has written: the model hangs, which loom reports, if a wake-up is lost.
-fn nap_until_readable(halves: &[Half; 2], futex: &Futex, name: u32) {
-    loop {
-        let seen = nap::begin(&halves[1], name);
-        if readable(&halves[0], 0, AREA).unwrap().is_some() {
+/// What a thread does that naps until the other side has written, up to its first sleep.
+fn nap_until_readable(halves: &[Half; 2], futex: &Futex, thread: u32) {
+    for round in 0.. {
+        let seen = nap::begin(&halves[1], thread << 4 | round);
+        if readable(&halves[0], 0, AREA).unwrap().is_some()
+            || futex.sleep(&halves[1].context, seen, thread)
+        {
             return;
         }
-        futex.wait(&halves[1].context, seen);
     }
 }
 
@@ -416,6 +412,7 @@ fn loom_a_thread_that_naps_is_woken_by_its_news() {
         };
         nap_until_readable(&halves, &futex, 1);
         producer.join().unwrap();
+        assert!(futex.is_empty(), "no thread sleeps on");
     });
 }
 
@@ -436,6 +433,7 @@ fn loom_two_threads_that_nap_at_one_slot_are_both_woken() {
         nap_until_readable(&halves, &futex, 1);
         producer.join().unwrap();
         second.join().unwrap();
+        assert!(futex.is_empty(), "no thread sleeps on");
     });
 }
 
@@ -457,15 +455,15 @@ fn loom_a_thread_that_naps_is_woken_by_its_own_process() {
                 }
             })
         };
-        loop {
-            let seen = nap::begin(&own, 1);
+        for round in 0.. {
+            let seen = nap::begin(&own, round);
             asleep.announce();
-            if reason.is_raised() {
+            if reason.is_raised() || futex.sleep(&own.context, seen, 0) {
                 break;
             }
-            futex.wait(&own.context, seen);
             asleep.awake();
         }
         waker.join().unwrap();
+        assert!(futex.is_empty(), "the thread does not sleep on");
     });
 }

@@ -20,9 +20,11 @@ use shm::{Half, NAP};
 #[must_use]
 pub fn begin(own: &Half, name: u32) -> u32 {
     let seen = own.context.load(Relaxed);
-    let value = if is_nap(seen) { seen } else { NAP | name };
-    if value != seen {
-        own.context.store(value, Relaxed);
+    // Writes what stands there, so that a producer sees it that does not see the other thread's write yet.
+    let is_shared = is_nap(seen) && own.context.compare_exchange(seen, seen, SeqCst, Relaxed).is_ok();
+    let value = if is_shared { seen } else { NAP | name };
+    if !is_shared {
+        own.context.store(value, SeqCst);
     }
     // Pairs with the fence in `Sender::publish`: the producer sees the nap, or this thread's next look sees what was published.
     fence(SeqCst);
@@ -42,5 +44,11 @@ pub const fn is_nap(context: u32) -> bool {
 #[cold]
 pub fn rouse(half: &Half) -> bool {
     let seen = half.context.load(SeqCst);
-    is_nap(seen) && half.context.compare_exchange(seen, 0, SeqCst, Relaxed).is_ok()
+    if !is_nap(seen) {
+        return false;
+    }
+    // A failure: another ringer was here, or another thread of that side has just begun to wait and will look. The threads that nap already are
+    // woken all the same.
+    let _ = half.context.compare_exchange(seen, 0, SeqCst, Relaxed);
+    true
 }
