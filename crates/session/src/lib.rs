@@ -33,6 +33,7 @@ pub mod host;
 mod latest;
 pub mod log;
 pub mod nap;
+mod overdue;
 pub mod presented;
 mod registration;
 pub mod reserved;

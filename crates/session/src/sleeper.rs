@@ -104,9 +104,12 @@ impl Context {
     }
 
     fn with_number(client: &Arc<Client>, number: u32) -> Result<Arc<Self>, Errno> {
-        Self::announce(client, number).inspect_err(|_| {
+        Self::announce(client, number).inspect_err(|e| {
             lock(&client.contexts).remove(&number);
-            give_number(client, number);
+            // A service that answers late knows the context by that number until this process ends.
+            if *e != Errno::TIMEDOUT {
+                give_number(client, number);
+            }
         })
     }
 
