@@ -251,3 +251,39 @@ pub fn raise(region: &AppRegion, index: u16, slot: u32, flag: u32) -> Option<New
     stream::raise(own, flag);
     tell(region, index, slot)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shm::{CONTEXTS, Kind, NAP, Params};
+
+    const SLOT: u32 = 67;
+
+    fn region() -> AppRegion {
+        let params = Params { kind: Kind::Application, id: 1, slots: 128, data_len: 1 << 20 };
+        AppRegion::new(Region::create(params).unwrap().0)
+    }
+
+    #[test]
+    fn a_thread_that_naps_is_woken_at_its_slot_and_once() {
+        let region = region();
+        let own = region.halves(SLOT).unwrap().1;
+        assert!(nap::is_nap(nap::begin(own, SLOT)));
+        let news = News { region: 9, sleeper: Sleeper::Slot(SLOT) };
+        assert_eq!([tell(&region, 9, SLOT), tell(&region, 9, SLOT)], [Some(news), None]);
+    }
+
+    #[test]
+    fn whatever_an_application_writes_as_its_watcher_rings_nothing_else() {
+        let region = region();
+        let own = region.halves(SLOT).unwrap().1;
+        for word in [CONTEXTS as u32 + 1, NAP - 1, u32::MAX >> 1] {
+            own.context.store(word, Ordering::SeqCst);
+            assert_eq!(tell(&region, 9, SLOT), None, "{word:#x}");
+        }
+        for word in [NAP, u32::MAX] {
+            own.context.store(word, Ordering::SeqCst);
+            assert!(tell(&region, 9, SLOT).is_some() && own.context.load(Ordering::SeqCst) == 0);
+        }
+    }
+}

@@ -384,9 +384,7 @@ impl Futex {
 fn nap_until_readable(halves: &[Half; 2], futex: &Futex, thread: u32) {
     for round in 0.. {
         let seen = nap::begin(&halves[1], thread << 4 | round);
-        if readable(&halves[0], 0, AREA).unwrap().is_some()
-            || futex.sleep(&halves[1].context, seen, thread)
-        {
+        if readable(&halves[0], 0, AREA).unwrap().is_some() || futex.sleep(&halves[1].context, seen, thread) {
             return;
         }
     }

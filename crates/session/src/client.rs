@@ -342,10 +342,15 @@ impl Client {
         if !mapped.pair {
             return;
         }
-        if let Ok((Reply::Done, fds)) = self.ask(Request::Waker { region: mapped.id, context })
-            && let Some(fd) = fds.into_iter().next()
-        {
-            mapped.learn_waker(context, Box::new(Internal::new(fd)));
+        let waker = match self.ask(Request::Waker { region: mapped.id, context }) {
+            Ok((Reply::Done, fds)) => fds.into_iter().next(),
+            _ => None,
+        };
+        match waker {
+            Some(fd) => mapped.learn_waker(context, Box::new(Internal::new(fd))),
+            // A silent service wakes it as soon as it reads again. Threads of this very process need not wait for that.
+            None if self.known(mapped.id, mapped.side.other() as u8).is_some() => self.wake(context),
+            None => {}
         }
     }
 

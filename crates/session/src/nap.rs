@@ -3,9 +3,7 @@
 //! one of them looks twenty times a second, however many there are. A thread that was not woken, because the process that was about to
 //! wake it was killed, looks at its connection then, too.
 
-use crate::{Client, cancel, sys};
 use endpoint::region::Mapped;
-use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,7 +20,7 @@ static NAMES: AtomicU32 = AtomicU32::new(0);
 
 /// A name for a nap at `slot`. Naps at slots that share a word of a doorbell have different ones, so that each is woken for itself.
 pub fn name(slot: u32) -> u32 {
-    (NAMES.fetch_add(1, Ordering::Relaxed) << 6 | slot % 64) & !shm::NAP
+    ((NAMES.fetch_add(1, Ordering::Relaxed) << 6) | slot % 64) & !shm::NAP
 }
 
 /// Where a thread naps: the slot of a connection.
@@ -52,47 +50,24 @@ pub struct Naps {
 }
 
 impl Naps {
-    fn is_overdue(&self) -> bool {
+    /// True when no thread has looked for long.
+    pub fn is_overdue(&self) -> bool {
         cycles::now_ns().saturating_sub(self.looked.load(Ordering::Relaxed)) > OVERDUE_NS
     }
-}
 
-/// Sleeps on the word of `place` while it is `seen`, for `limit` at most.
-///
-/// # Errors
-/// EINTR; [`cancel::RESTART`].
-pub fn sleep(client: &Client, place: &Place, seen: u32, limit: Option<Duration>) -> Result<(), Errno> {
-    if !queue::nap::is_nap(seen) {
-        // The connection moves: the caller looks at it.
-        return Ok(());
+    /// A thread looks now.
+    pub fn note_look(&self) {
+        self.looked.store(cycles::now_ns(), Ordering::Relaxed);
     }
-    let naps = &client.naps;
-    if naps.is_overdue() {
-        look(client);
-    }
-    let sharing = naps.asleep.fetch_add(1, Ordering::Relaxed) + 1;
-    let turns = (TURN * sharing).min(TURNS_MOST);
-    let word = &place.mapped.halves(place.slot).0.context;
-    let result = cancel::futex_wait(word, seen, limit.map_or(turns, |limit| limit.min(turns)));
-    naps.asleep.fetch_sub(1, Ordering::Relaxed);
-    match result {
-        Ok(_) | Err(Errno::AGAIN) => Ok(()),
-        Err(Errno::TIMEDOUT) => {
-            if limit.is_none_or(|limit| turns < limit) {
-                look(client);
-            }
-            Ok(())
-        }
-        Err(e) => Err(e),
-    }
-}
 
-/// Reads what the service has sent, if it has.
-#[cold]
-fn look(client: &Client) {
-    client.naps.looked.store(cycles::now_ns(), Ordering::Relaxed);
-    let mut line = [libc::pollfd { fd: client.control(), events: libc::POLLIN, revents: 0 }];
-    if sys::poll(&mut line, Some(Duration::ZERO), None).is_ok_and(|n| n > 0) {
-        client.pump();
+    /// One more thread naps. Returns how long it may before it looks.
+    pub fn begin(&self) -> Duration {
+        let sharing = self.asleep.fetch_add(1, Ordering::Relaxed) + 1;
+        (TURN * sharing).min(TURNS_MOST)
+    }
+
+    /// A thread naps no more.
+    pub fn end(&self) {
+        self.asleep.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -76,7 +76,8 @@ mod tests {
         }
         let control = ours.as_raw_fd();
         let said = Announced::of(Exchange::new(Line::new(ours), 0), control);
-        let home = Arc::new(Mapped::new(&HOST, Side::One, Arc::new(Region::create(APPLICATION).unwrap().0), 0));
+        let home =
+            Arc::new(Mapped::new(&HOST, Side::One, Arc::new(Region::create(APPLICATION).unwrap().0), 0));
         let settings = Settings { own: Vec::new(), has_port: false, ring_max: 1 << 16, spin_ns: 0, cores: 1 };
         let welcome = Welcome { application: 7, secret: 0, holder: 0, settings };
         let regions = HashMap::from([((1, 1), home.clone())]);
@@ -152,7 +153,11 @@ mod tests {
             said += 1;
         }
         client.say(closed(said));
-        assert_eq!(client.ask(connect()).unwrap_err(), Errno::TIMEDOUT, "it is not asked before it has heard the rest");
+        assert_eq!(
+            client.ask(connect()).unwrap_err(),
+            Errno::TIMEDOUT,
+            "it is not asked before it has heard the rest"
+        );
         let mut slots = Vec::new();
         loop {
             while let Ok(Received { message: ToService { request, .. }, .. }) = service.receive(false) {

@@ -34,7 +34,6 @@ pub struct Exchange {
 /// Most messages that are kept for a silent service. What is lost beyond that it finds out when this process ends.
 const UNSAID_MOST: usize = 1024;
 
-
 impl Exchange {
     /// Takes a line on which `number` was the last request.
     pub const fn new(line: Line, number: u32) -> Self {
@@ -57,7 +56,8 @@ impl Exchange {
 
     /// The service does not answer, or does not read, within the time limit of the line.
     fn fall_silent(&mut self) {
-        let text = "the service does not answer: connections go on, new ones are the kernel's until it answers";
+        let text =
+            "the service does not answer: connections go on, new ones are the kernel's until it answers";
         if !std::mem::replace(&mut self.is_silent, true) {
             log(Level::Warn, format_args!("{text}"));
         }

@@ -298,6 +298,43 @@ impl Context {
         Ok(is_told)
     }
 
+    /// For the thread of a bare context, which lies at `place`: sleeps on the word there while it is `seen`, for `limit` at most. It may return
+    /// early.
+    ///
+    /// # Errors
+    /// EINTR; [`cancel::RESTART`].
+    pub fn nap(&self, place: &Place, seen: u32, limit: Option<Duration>) -> Result<(), Errno> {
+        if !queue::nap::is_nap(seen) {
+            // The connection moves: the caller looks at it.
+            return Ok(());
+        }
+        let naps = &self.client.naps;
+        if naps.is_overdue() {
+            self.look();
+        }
+        let turns = naps.begin();
+        let word = &place.mapped.halves(place.slot).0.context;
+        let result = cancel::futex_wait(word, seen, limit.map_or(turns, |limit| limit.min(turns)));
+        naps.end();
+        match result {
+            Ok(_) | Err(Errno::AGAIN) => {}
+            Err(Errno::TIMEDOUT) if limit.is_none_or(|limit| turns < limit) => self.look(),
+            Err(Errno::TIMEDOUT) => {}
+            Err(e) => return Err(e),
+        }
+        Ok(())
+    }
+
+    /// Reads what the service has sent, if it has.
+    #[cold]
+    fn look(&self) {
+        self.client.naps.note_look();
+        let mut line = [libc::pollfd { fd: self.client.control(), events: libc::POLLIN, revents: 0 }];
+        if sys::poll(&mut line, Some(Duration::ZERO), None).is_ok_and(|n| n > 0) {
+            self.client.pump();
+        }
+    }
+
     /// From now on what the kernel reports of `fd`, edge-triggered, ends sleeps here, too. Closing `fd` ends that.
     ///
     /// # Errors

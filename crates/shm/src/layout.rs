@@ -481,7 +481,7 @@ const _: () = {
     assert!(size_of::<Half>() == 64 && size_of::<Slot>() == 128);
     assert!(size_of::<SockBlock>() == 128);
     assert!(size_of::<ContextBlock>() == 16 + WORDS_MAX * 8 + 48);
-    assert!(NAP as usize - 1 >= CONTEXTS);
+    assert!(NAP as usize > CONTEXTS);
     assert!(core::mem::offset_of!(Half, flags) == 48 && core::mem::offset_of!(Half, context) == 52);
     assert!(core::mem::offset_of!(ContextBlock, words) == 16);
 };

@@ -483,7 +483,7 @@ fn nap(
         Some(_) => Some(at_most(limit, SIGNALS)),
         None => limit,
     };
-    let result = if is_ready() { Ok(()) } else { session::nap::sleep(&context.client, &place, seen, limit) };
+    let result = if is_ready() { Ok(()) } else { context.nap(&place, seen, limit) };
     context.get_up();
     sock.leave(context);
     result.map(|()| 0)
