@@ -10,10 +10,14 @@ use crate::{LineError, variables};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, open, statat};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::fmt::{self, Display, Formatter};
 use std::path::Path;
+use std::time::Duration;
+
+/// Longest wait for an answer of the service, and for room to ask it; past it the service counts as silent.
+pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Environment variable: the uid of one more user that is trusted to run the service.
 pub const TRUST_UID_ENV: &str = "TOWPATH_TRUST_UID";
@@ -135,6 +139,8 @@ pub fn check_folder(path: &Path) -> Result<(), DialError> {
 fn dial_as(trusted: Trusted, path: &Path) -> Result<OwnedFd, DialError> {
     look(trusted, path)?;
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    // A service that does not accept lets its queue run full.
+    set_socket_timeout(&fd, Timeout::Send, Some(PATIENCE))?;
     connect(&fd, &SocketAddrUnix::new(path)?)?;
     // The credentials of the connection itself decide: the socket at the path may have been replaced since `look` checked the path.
     let uid = socket_peercred(&fd)?.uid.as_raw();

@@ -57,7 +57,7 @@ pub use message::{
     FrameReason, commands, exceptions,
 };
 #[cfg(not(loom))]
-pub use owner::{AppRegion, News, raise, ring, tell};
+pub use owner::{AppRegion, News, Sleeper, raise, ring, tell};
 pub use program::{Echo, FlowProgram, Situation, Start};
 pub use rate_sample::{Delivery, Sample, Sampler, Sending};
 pub use record::{ReceiveLine, ResetVerdict, SendLine, class};

@@ -262,7 +262,7 @@ impl Worker {
     fn round(&mut self, now: Instant) -> Progress {
         let progress = self.core.round(now, self.port.as_mut(), &mut self.meter);
         self.meter.wakes();
-        self.core.wakes().for_each(|news| self.common.wakers.wake(news.region, news.context));
+        self.core.wakes().for_each(|news| self.common.wakers.wake(news));
         self.meter.rest();
         for (region, slot) in self.core.strangers() {
             let is_taken = self.channels.as_mut().is_some_and(|engine| engine.news(region, slot));
@@ -352,7 +352,7 @@ impl Worker {
         }
         self.meter.relays();
         engine.work(now);
-        engine.wakes().for_each(|news| self.common.wakers.wake(news.region, news.context));
+        engine.wakes().for_each(|news| self.common.wakers.wake(news));
         let mut said = false;
         for told in engine.told() {
             said = true;

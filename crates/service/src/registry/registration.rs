@@ -239,7 +239,7 @@ impl Registry {
     /// Makes a new region of that family known to the table of wakers, the cores and the slow path. `core` reads its waker of [`TRUST_CONTEXT`].
     pub fn introduce_region(&mut self, region: &AppRegion, family: u32, core: usize) {
         let index = region.memory.index;
-        self.wakers.set_region(index, Some(family));
+        self.wakers.set_region(index, Some((family, region.memory.area.clone())));
         self.wakers.set_context(family, TRUST_CONTEXT, Some(self.cores[core].waker()));
         for (core, waker) in region.wakers[1..].iter().enumerate() {
             self.command(core, Command::Watch(waker.clone(), Some(index)));
