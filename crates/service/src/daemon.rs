@@ -169,8 +169,7 @@ impl Service {
         let told = new_eventfd().map_err(os("make an eventfd"))?;
         let watched = Watched::open().map_err(os("make an epoll instance"))?;
         let registry = registry(config, &listening, told.clone(), watched)?;
-        let helpers =
-            Helpers::new(registry.config().policy_source.clone()).map_err(os("make an eventfd"))?;
+        let helpers = Helpers::new(registry.config().policy_source.clone()).map_err(os("make an eventfd"))?;
         let private = registry.config().private;
         let service = Self {
             leave: private.then(|| Instant::now() + GRACE.1),

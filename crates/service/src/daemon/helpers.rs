@@ -16,9 +16,9 @@
 mod tests;
 
 use crate::cores::wakers::{new_eventfd, write_eventfd};
+use crate::registry::Watch;
 use crate::registry::local::shown::{Shown, look};
 use crate::registry::policy::{Rule, Source};
-use crate::registry::Watch;
 use crate::registry::process::fd_liveness::watch;
 use crate::{sys, threads};
 use control::{Line, LineError, Received, Request, ToService};
@@ -276,9 +276,9 @@ impl Helpers {
         let keeps = |helper: &&mut Helper| {
             helper.running.is_some_and(|r| r.keeps && matches!(r.task, Task::Receive(id) if id == peer))
         };
-        let Some((name, helper)) = self.helpers.iter_mut().find_map(|(name, helper)| {
-            keeps(&helper).then_some((*name, helper))
-        }) else {
+        let Some((name, helper)) =
+            self.helpers.iter_mut().find_map(|(name, helper)| keeps(&helper).then_some((*name, helper)))
+        else {
             if let Some((watch, _)) = wanted {
                 self.failed.push(Done::Released(peer, Some((watch, false))));
                 write_eventfd(self.told.as_fd());
@@ -519,7 +519,8 @@ impl Thread {
             let done = match task {
                 Task::Receive(peer) => Some(Done::Received(peer, receive(&Line::new(fd), &mut kept))),
                 Task::Watch(peer, of) => {
-                    let is_watched = kept.take().is_some_and(|shown| watch(fd.as_fd(), &shown, of.cookie).is_ok());
+                    let is_watched =
+                        kept.take().is_some_and(|shown| watch(fd.as_fd(), &shown, of.cookie).is_ok());
                     Some(Done::Released(peer, Some((of, is_watched))))
                 }
                 Task::Release(peer) => {
