@@ -20,7 +20,8 @@ static NAMES: AtomicU32 = AtomicU32::new(0);
 
 /// A name for a nap at `slot`. Naps at slots that share a word of a doorbell have different ones, so that each is woken for itself.
 pub fn name(slot: u32) -> u32 {
-    ((NAMES.fetch_add(1, Ordering::Relaxed) << 6) | slot % 64) & !shm::NAP
+    let count = NAMES.fetch_add(1, Ordering::Relaxed);
+    (count.wrapping_mul(64) | (slot % 64)) & !shm::NAP
 }
 
 /// Where a thread naps: the slot of a connection.

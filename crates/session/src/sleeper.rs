@@ -298,15 +298,15 @@ impl Context {
         Ok(is_told)
     }
 
-    /// For the thread of a bare context, which lies at `place`: sleeps on the word there while it is `seen`, for `limit` at most. It may return
-    /// early.
+    /// For the thread of a bare context, which lies at `place`: sleeps on the word there while it is `seen`, for `limit` at most. True: nothing has
+    /// woken it, it only had its turn at the control line.
     ///
     /// # Errors
     /// EINTR; [`cancel::RESTART`].
-    pub fn nap(&self, place: &Place, seen: u32, limit: Option<Duration>) -> Result<(), Errno> {
+    pub fn nap(&self, place: &Place, seen: u32, limit: Option<Duration>) -> Result<bool, Errno> {
         if !queue::nap::is_nap(seen) {
             // The connection moves: the caller looks at it.
-            return Ok(());
+            return Ok(false);
         }
         let naps = &self.client.naps;
         if naps.is_overdue() {
@@ -317,12 +317,14 @@ impl Context {
         let result = cancel::futex_wait(word, seen, limit.map_or(turns, |limit| limit.min(turns)));
         naps.end();
         match result {
-            Ok(_) | Err(Errno::AGAIN) => {}
-            Err(Errno::TIMEDOUT) if limit.is_none_or(|limit| turns < limit) => self.look(),
-            Err(Errno::TIMEDOUT) => {}
-            Err(e) => return Err(e),
+            Ok(_) | Err(Errno::AGAIN) => Ok(false),
+            Err(Errno::TIMEDOUT) if limit.is_none_or(|limit| turns < limit) => {
+                self.look();
+                Ok(true)
+            }
+            Err(Errno::TIMEDOUT) => Ok(false),
+            Err(e) => Err(e),
         }
-        Ok(())
     }
 
     /// Reads what the service has sent, if it has.

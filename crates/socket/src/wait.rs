@@ -477,16 +477,22 @@ fn nap(
     let place = Place { mapped: link.mapped.clone(), slot: link.slot() };
     let seen = sock.enter(context);
     context.lie_down(place.clone());
-    let limit = left(deadline);
-    let limit = match mask {
-        _ if link.mapped.is_mute() => Some(at_most(limit, BLIND)),
-        Some(_) => Some(at_most(limit, SIGNALS)),
-        None => limit,
+    let limit = || {
+        let limit = left(deadline);
+        match mask {
+            _ if link.mapped.is_mute() => Some(at_most(limit, BLIND)),
+            Some(_) => Some(at_most(limit, SIGNALS)),
+            None => limit,
+        }
     };
-    let result = if is_ready() { Ok(()) } else { context.nap(&place, seen, limit) };
+    // After a turn at the control line it naps on: that is nothing that other threads at this connection have to hear of.
+    let mut result = Ok(true);
+    while result == Ok(true) && !is_ready() {
+        result = context.nap(&place, seen, limit());
+    }
     context.get_up();
     sock.leave(context);
-    result.map(|()| 0)
+    result.map(|_| 0)
 }
 
 /// The wait of a call on `sock`: one `sleep`, which may return before `is_ready`.
