@@ -7,7 +7,10 @@
 //! The peer knows the host's sequence numbers, so everything that it says is about data in flight. Whatever it has said, the host must keep the
 //! law of repetition ([`Host::check`]); and when nothing comes any more, each timeout lets one segment go until the connection is given up.
 
+mod fuzz;
 mod receiver;
+
+pub use fuzz::run;
 
 use crate::host::{Host, HostConfig};
 use crate::sockets::Fd;
@@ -24,8 +27,9 @@ const START: Instant = Instant::from_ns(1_000_000_000_000);
 const ROUND_TRIP: Duration = Duration::from_ms(1);
 /// Largest number of times that the host is woken until a given time.
 const WAKES_MAX: usize = 20_000;
-/// Largest number of loss timers of a silent flow until its first timeout: the reordering timer, three probes, and each of them set anew.
-const TIMERS_MAX: u64 = 16;
+/// Largest number of loss timers of a silent flow until its first timeout: one for each range that was retransmitted at a time of its own (a
+/// loss record has 512 of them), and some probes.
+const TIMERS_MAX: u64 = 600;
 /// Longest time for which a host tries to reach a silent peer.
 const END: Duration = Duration::from_secs(3600);
 

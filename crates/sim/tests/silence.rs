@@ -1,8 +1,8 @@
 //! A peer falls silent after it has said much: the host tries to reach it by its timers only, a segment at a time.
 
-use base::Duration;
+use base::{Duration, Seed};
 use congestion::Algorithm;
-use sim::silence::{Bulk, Saying, Silence, Terms};
+use sim::silence::{Bulk, Saying, Silence, Terms, run};
 use std::collections::BTreeMap;
 
 /// Segments of the hole.
@@ -133,4 +133,24 @@ fn a_needless_timeout_is_undone_and_the_next_silence_ends_as_any_other() {
         assert!(is_bounded(&silence), "{terms:?} {silence:?}");
         bulk.end().unwrap();
     }
+}
+
+/// The body of the fuzz target `silent_peer`, with random bytes.
+#[test]
+fn whatever_a_peer_has_said_its_silence_is_met_by_timers_only() {
+    let number = |name, otherwise| std::env::var(name).map_or(otherwise, |text| text.parse().unwrap());
+    let (first, count): (u64, u64) = (number("SEED", 0), number("SEEDS", 400));
+    let mut timeouts = 0;
+    for seed in first..first + count {
+        let mut random = Seed::new(seed);
+        let len = 8 + random.below(200);
+        let bytes: Vec<u8> = (0..len).map(|_| random.next_u64() as u8).collect();
+        match run(&bytes) {
+            Ok(silence) => timeouts += silence.timeouts,
+            Err(what) => {
+                panic!("{what}\nreplay: SEED={seed} SEEDS=1 cargo test -p towpath-sim --test all silence::")
+            }
+        }
+    }
+    assert!(timeouts > count, "silence was reached");
 }
