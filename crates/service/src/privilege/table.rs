@@ -3,16 +3,14 @@
 
 mod refused;
 
-pub use refused::{NEVER, REFUSED, Test};
+use refused::calls;
+pub use refused::{Call, NEVER, REFUSED, Test};
 
 use super::landlock::{Place, Use};
 use crate::config::Config;
 use crate::config::values::PortKind;
 use rustix::thread::CapabilitySet;
 use std::path::Path;
-
-/// A system call: the constant's name in `libc`, and this machine's number.
-pub type Call = (&'static str, i64);
 
 /// One feature and the privileges that it needs.
 pub struct Row {
@@ -32,12 +30,6 @@ pub struct Row {
     /// Whether a service with this configuration has the feature.
     pub is_used: fn(&Config) -> bool,
 }
-
-/// Names and numbers of calls.
-macro_rules! calls {
-    ($($name:ident)*) => { &[$((stringify!($name), libc::$name)),*] };
-}
-use calls;
 
 /// The allocator, regions and their present pages, stacks of threads.
 const MEMORY: &[Call] = calls![
@@ -230,4 +222,9 @@ pub fn allowed() -> impl Iterator<Item = Call> {
 #[must_use]
 pub fn kept(config: &Config) -> CapabilitySet {
     TABLE.iter().filter(|row| (row.is_used)(config)).fold(NONE, |all, row| all | row.kept)
+}
+
+/// The places that are open to a service with this configuration.
+pub fn places(config: &Config) -> Vec<Place> {
+    TABLE.iter().filter(|row| (row.is_used)(config)).flat_map(|row| (row.places)(config)).collect()
 }
