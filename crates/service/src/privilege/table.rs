@@ -72,7 +72,7 @@ const ASKING: &[Call] = calls![
 ];
 /// Holding ports in the kernel for connections inside this host, and testing whether an address is the host's; packet sockets of further cores.
 const HOLDING: &[Call] = calls![SYS_bind];
-/// Watching processes of agents.
+/// Watching processes of agents; the process at the other end of a control line.
 const WATCHING: &[Call] = calls![SYS_pidfd_open];
 /// Older forms of calls, which newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
@@ -197,6 +197,15 @@ pub const TABLE: &[Row] = &[
         },
         calls: &[LINES, ASKING, WATCHING],
         is_used: |config| config.agents.is_some(),
+    },
+    Row {
+        feature: "who may end and change the service (`towpath down`, `reload`, `cores --set`, ...)",
+        at_start: NONE,
+        kept: NONE,
+        files: "while it serves, `/proc/PID/uid_map`, to read",
+        places: nowhere,
+        calls: &[WATCHING],
+        is_used: |_| true,
     },
     Row {
         feature: "a policy, read again by SIGHUP and `towpath reload`",
