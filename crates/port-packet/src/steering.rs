@@ -60,10 +60,12 @@ impl PacketSteering {
         let (socket, owner) = &self.others[self.joined];
         let filter = self.filter.as_deref();
         filter::refuse_all(socket)?;
+        // An interface that is down reports that to a socket whose protocol changes. No socket joins a group there.
+        let _ = sockopt::socket_error(socket)?;
         sys::bind(socket, self.index, sys::ALL)?;
         if let Err(error) = sockopt::socket_error(socket)? {
-            // The interface is down, and no socket joins a group at such an interface. Bound anew, the next attempt hears of it again.
-            sys::bind(socket, self.index, sys::NONE)?;
+            // So that the protocol changes at the next attempt, too.
+            sys::bind(socket, self.index, sys::UNUSED)?;
             return Err(error.into());
         }
         let ring = ring::receive(socket, self.index, filter.is_some())?;

@@ -2,6 +2,7 @@
 //! Sleeps without a timeout while no deadline is set.
 
 pub(crate) mod address_claim;
+mod administrators;
 pub(crate) mod clock;
 pub(crate) mod control_lines;
 pub(crate) mod control_socket;
@@ -410,17 +411,16 @@ impl Service {
             return Answer::refused(Errno::ACCESS, "the service's policy does not admit this user");
         }
         if report == LOOK || !changes_service(&report) {
-            return self.registry.report(report, Viewer::of(who.uid));
+            return self.registry.report(report, Viewer::of(who));
         }
-        let own = rustix::process::geteuid().as_raw();
-        if !(who.uid == own || who.uid == 0) {
-            let reason = "only the service's own user and root may end it, or change what it does";
+        if !who.is_administrator {
+            let reason = "only the service's own user and root may end it, or change what it does; not from a container or sandbox";
             return Answer::refused(Errno::PERM, reason);
         }
         match report {
             Report::Shutdown => {}
             Report::Reload => return self.read_policy(Some(asker)),
-            _ => return self.registry.report(report, Viewer::of(who.uid)),
+            _ => return self.registry.report(report, Viewer::of(who)),
         }
         tracing::info!(pid = who.pid, "told to leave");
         self.over = true;

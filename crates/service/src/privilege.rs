@@ -11,7 +11,7 @@
 //! ```
 
 mod filter;
-pub mod landlock;
+mod landlock;
 mod page;
 #[allow(unsafe_code)]
 mod sys;
@@ -41,7 +41,7 @@ pub fn confine(config: &Config) -> Result<(), ServiceError> {
     }
     keep_only(kept).map_err(os("give up capabilities"))?;
     thread::set_no_new_privs(true).map_err(os("give up gaining privileges"))?;
-    landlock::install(config).map_err(os("bound the files that the service opens"))?;
+    landlock::install(&table::places(config)).map_err(os("bound the files that the service opens"))?;
     if config.syscall_filter {
         filter::install().map_err(|error| ServiceError::Filter { error })?;
     }

@@ -5,9 +5,7 @@
 //! An older kernel knows less, or nothing. The service says so in its log and serves all the same: the filter and the rights of its user bound
 //! it then.
 
-use super::sys;
-use super::table::TABLE;
-use crate::config::Config;
+use super::sys::{self, Handled};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
@@ -59,25 +57,14 @@ mod right {
 const CONNECTS_SINCE: u32 = 4;
 const SCOPES_SINCE: u32 = 6;
 
-/// What a set of rules is about: all that it does not allow is refused. `struct landlock_ruleset_attr`.
-#[repr(C)]
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Handled {
-    files: u64,
-    connections: u64,
-    scopes: u64,
-}
-
-impl Handled {
-    /// All that a kernel with this version can refuse.
-    fn by(version: u32) -> Self {
-        let rights = right::FIRST + right::ADDED_BY.iter().filter(|since| **since <= version).count() as u32;
-        let since = |first: u32, all: u64| if first <= version { all } else { 0 };
-        Self {
-            files: (1 << rights) - 1,
-            connections: since(CONNECTS_SINCE, right::CONNECT_TCP),
-            scopes: since(SCOPES_SINCE, right::SCOPES),
-        }
+/// All that a kernel with this version can refuse.
+fn handled_by(version: u32) -> Handled {
+    let rights = right::FIRST + right::ADDED_BY.iter().filter(|since| **since <= version).count() as u32;
+    let since = |first: u32, all: u64| if first <= version { all } else { 0 };
+    Handled {
+        files: (1 << rights) - 1,
+        connections: since(CONNECTS_SINCE, right::CONNECT_TCP),
+        scopes: since(SCOPES_SINCE, right::SCOPES),
     }
 }
 
@@ -95,13 +82,8 @@ fn lacks(version: u32) -> Option<&'static str> {
     }
 }
 
-/// The places of all features that this configuration has.
-pub fn places(config: &Config) -> Vec<Place> {
-    TABLE.iter().filter(|row| (row.is_used)(config)).flat_map(|row| (row.places)(config)).collect()
-}
-
-/// Bounds this thread and the threads that it starts from now on. NoNewPrivs must be set.
-pub fn install(config: &Config) -> Result<(), Errno> {
+/// Leaves only these places open to this thread and the threads that it starts from now on. NoNewPrivs must be set.
+pub fn install(places: &[Place]) -> Result<(), Errno> {
     let version = sys::landlock_version();
     if let Some(lacks) = lacks(version) {
         tracing::warn!("{lacks}: its filter of system calls and its user's rights do what they can");
@@ -109,8 +91,8 @@ pub fn install(config: &Config) -> Result<(), Errno> {
     if version == 0 {
         return Ok(());
     }
-    let opened: Vec<(OwnedFd, u64)> = places(config).iter().filter_map(rule).collect();
-    sys::restrict(&Handled::by(version), &opened)
+    let opened: Vec<(OwnedFd, u64)> = places.iter().filter_map(rule).collect();
+    sys::restrict(&handled_by(version), &opened)
 }
 
 /// The place's inode and its rights; `None`: there is no such file, or it is in a folder where the service cannot look.
@@ -134,7 +116,7 @@ mod tests {
 
     #[test]
     fn an_older_kernel_is_asked_for_what_it_knows_and_the_rest_is_said() {
-        let of = |version| Handled::by(version);
+        let of = handled_by;
         assert_eq!(of(1), Handled { files: 0x1FFF, connections: 0, scopes: 0 });
         assert_eq!([2, 3, 4, 5].map(|version| of(version).files), [0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF]);
         assert_eq!([3, 4].map(|version| of(version).connections), [0, right::CONNECT_TCP]);

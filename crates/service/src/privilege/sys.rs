@@ -1,6 +1,5 @@
 //! Calls that have no safe wrapper: filters for system calls, Landlock, and users and groups by name.
 
-use super::landlock::Handled;
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
 use seccompiler::sock_filter;
@@ -30,6 +29,15 @@ pub fn install_filter(program: &[sock_filter], is_logged: bool) -> Result<(), Er
 /// `LANDLOCK_CREATE_RULESET_VERSION` and `LANDLOCK_RULE_PATH_BENEATH` of `linux/landlock.h`.
 const VERSION: libc::c_uint = 1;
 const PATH_BENEATH: libc::c_uint = 1;
+
+/// What a set of rules is about: all that it does not allow is refused. `struct landlock_ruleset_attr`.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Handled {
+    pub files: u64,
+    pub connections: u64,
+    pub scopes: u64,
+}
 
 /// `struct landlock_path_beneath_attr`.
 #[repr(C, packed)]

@@ -3,16 +3,14 @@
 
 mod refused;
 
-pub use refused::{NEVER, REFUSED, Test};
+use refused::calls;
+pub use refused::{Call, NEVER, REFUSED, Test};
 
 use super::landlock::{Place, Use};
 use crate::config::Config;
 use crate::config::values::PortKind;
 use rustix::thread::CapabilitySet;
 use std::path::Path;
-
-/// A system call: the constant's name in `libc`, and this machine's number.
-pub type Call = (&'static str, i64);
 
 /// One feature and the privileges that it needs.
 pub struct Row {
@@ -32,12 +30,6 @@ pub struct Row {
     /// Whether a service with this configuration has the feature.
     pub is_used: fn(&Config) -> bool,
 }
-
-/// Names and numbers of calls.
-macro_rules! calls {
-    ($($name:ident)*) => { &[$((stringify!($name), libc::$name)),*] };
-}
-use calls;
 
 /// The allocator, regions and their present pages, stacks of threads.
 const MEMORY: &[Call] = calls![
@@ -80,7 +72,7 @@ const ASKING: &[Call] = calls![
 ];
 /// Holding ports in the kernel for connections inside this host, and testing whether an address is the host's; packet sockets of further cores.
 const HOLDING: &[Call] = calls![SYS_bind];
-/// Watching processes of agents.
+/// Watching processes of agents; the process at the other end of a control line.
 const WATCHING: &[Call] = calls![SYS_pidfd_open];
 /// Older forms of calls, which newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
@@ -207,6 +199,15 @@ pub const TABLE: &[Row] = &[
         is_used: |config| config.agents.is_some(),
     },
     Row {
+        feature: "who may end and change the service (`towpath down`, `reload`, `cores --set`, ...)",
+        at_start: NONE,
+        kept: NONE,
+        files: "while it serves, `/proc/PID/uid_map`, to read",
+        places: nowhere,
+        calls: &[WATCHING],
+        is_used: |_| true,
+    },
+    Row {
         feature: "a policy, read again by SIGHUP and `towpath reload`",
         at_start: NONE,
         kept: NONE,
@@ -230,4 +231,9 @@ pub fn allowed() -> impl Iterator<Item = Call> {
 #[must_use]
 pub fn kept(config: &Config) -> CapabilitySet {
     TABLE.iter().filter(|row| (row.is_used)(config)).fold(NONE, |all, row| all | row.kept)
+}
+
+/// The places that are open to a service with this configuration.
+pub fn places(config: &Config) -> Vec<Place> {
+    TABLE.iter().filter(|row| (row.is_used)(config)).flat_map(|row| (row.places)(config)).collect()
 }

@@ -36,6 +36,8 @@ pub struct Credentials {
     pub gid: u32,
     /// Network namespace in which the control line was made (`SO_NETNS_COOKIE`).
     pub namespace: u64,
+    /// It is root, or the service's own user, in the service's own namespaces: it may change and end the service.
+    pub is_administrator: bool,
 }
 
 /// The place of a process in its family.
@@ -145,6 +147,7 @@ impl Registry {
             holder,
             uid: who.uid,
             gid: who.gid,
+            is_administrator: who.is_administrator,
             cgroup: if self.policy.asks_for_cgroups() { procfs::cgroup(who.pid) } else { None },
             pid: who.pid,
             namespace: who.namespace,

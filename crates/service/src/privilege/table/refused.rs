@@ -1,7 +1,14 @@
 //! What the filter refuses whatever a feature's row allows: calls that the service never makes, and arguments that it never passes. The rule
 //! for a call of the list is: nothing that it does may reach another process, another user's files or another host.
 
-use super::{Call, calls};
+/// A system call: the constant's name in `libc`, and this machine's number.
+pub type Call = (&'static str, i64);
+
+/// Names and numbers of calls.
+macro_rules! calls {
+    ($($name:ident)*) => { &[$((stringify!($name), libc::$name)),*] };
+}
+pub(super) use calls;
 
 /// A test of one argument of a system call: the argument's index, from 0, and numbers. Arguments are compared as 32 bits.
 #[derive(Clone, Copy, Debug)]

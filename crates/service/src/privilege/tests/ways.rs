@@ -419,7 +419,7 @@ fn services(folder: &Path) -> Vec<(&'static str, Config)> {
 fn bounded<T: Send + 'static>(config: Config, test: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = std::thread::spawn(move || {
         thread::set_no_new_privs(true).unwrap();
-        landlock::install(&config).unwrap();
+        landlock::install(&table::places(&config)).unwrap();
         filter::install().unwrap();
         test()
     });

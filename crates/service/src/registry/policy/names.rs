@@ -4,6 +4,7 @@ use super::{Mistake, Names, Rule, parse};
 use crate::{sys, threads};
 use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
@@ -57,7 +58,12 @@ impl Source {
 /// system may make it wait, so that after the start only helper threads call it.
 fn text_of(path: &Path) -> Result<String, String> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| format!("cannot be read: {e}"))?;
+    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| match e {
+        Errno::ACCESS => {
+            "the service's user may not read it, or its folder was made after the service's start".to_owned()
+        }
+        e => format!("cannot be read: {e}"),
+    })?;
     let file = std::fs::File::from(fd);
     let meta = file.metadata().map_err(|e| format!("cannot be read: {e}"))?;
     let own = rustix::process::geteuid().as_raw();
