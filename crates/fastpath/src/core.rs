@@ -97,7 +97,15 @@ impl Core {
             strangers: Vec::with_capacity(NEWS_MAX),
             state: State {
                 others: senders,
-                ..State::new(index, config, flows.receivers().clone(), exceptions, capabilities, (records, gaps))
+                ..State::new(
+                    index,
+                    config,
+                    flows.receivers().clone(),
+                    exceptions,
+                    capabilities,
+                    records,
+                    gaps,
+                )
             },
             flows,
         }

@@ -100,7 +100,10 @@ fn intervals_agree_with_a_set_of_bytes() {
                     assert!(is_apart, "seed {seed}: what joins needs no place");
                 } else {
                     let first = s.told(4)[0];
-                    assert!(first.0 <= left && right <= first.1, "seed {seed}: the block of what has come last");
+                    assert!(
+                        first.0 <= left && right <= first.1,
+                        "seed {seed}: the block of what has come last"
+                    );
                 }
             }
             assert_eq!(s.used(), s.bytes.intervals(), "seed {seed}");
