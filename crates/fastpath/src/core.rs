@@ -103,7 +103,8 @@ impl Core {
                     flows.receivers().clone(),
                     exceptions,
                     capabilities,
-                    (records, gaps),
+                    records,
+                    gaps,
                 )
             },
             flows,

@@ -1,6 +1,6 @@
 //! Records that flows borrow from their core, made with the cores: those lent, by number, and those idle.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Idle records that a core keeps at most when several cores share them, and how many it takes from them, or returns, at once.
 const CACHE: usize = 64;
@@ -10,7 +10,7 @@ const SHARE: usize = 32;
 // SETUP: the lock is only tried; a core that does not get it goes on with the records that it has.
 #[derive(Debug)]
 pub(crate) struct Stock<T> {
-    idle: Arc<Mutex<Vec<T>>>,
+    idle: Arc<std::sync::Mutex<Vec<T>>>,
     /// Number of records in all.
     count: usize,
 }
@@ -37,7 +37,7 @@ impl<T> Stock<T> {
     // SETUP: made with the cores.
     pub(crate) fn new(count: usize, make: impl Fn() -> T) -> Self {
         let idle = (0..count).map(|_| make()).collect();
-        Self { idle: Arc::new(Mutex::new(idle)), count }
+        Self { idle: Arc::new(std::sync::Mutex::new(idle)), count }
     }
 
     /// Moves up to `SHARE` records to `idle`. None when another core is at it just now.

@@ -157,7 +157,8 @@ impl State {
         receivers: Receivers,
         exceptions: ExceptionSender,
         capabilities: Capabilities,
-        (records, gaps): (Records, Gaps),
+        records: Records,
+        gaps: Gaps,
     ) -> Self {
         let flows = config.flows as usize;
         // An IP packet holds 65535 bytes with its headers; leave room for the longest of them.

@@ -13,7 +13,7 @@ use base::SeqNumber;
 /// Intervals in the record of each flow. If one packet in twenty is late by a round trip, a window of 640 segments has 32 gaps.
 pub const INTERVALS: usize = 32;
 /// Intervals of a gap record. A start on a long path may lose every second segment of a window: of 12 MB, with this. Beyond it only data that joins
-/// an interval is taken. 32 KiB are moved at most for one segment, in about a microsecond: that is what a peer can make a segment cost.
+/// an interval is taken. 32 KiB are moved at most for one segment: a peer that sends every second byte in random order makes it cost about a microsecond.
 pub const INTERVALS_MAX: usize = 4096;
 /// Blocks that a SACK option without timestamps has room for.
 const BLOCKS: usize = 4;
