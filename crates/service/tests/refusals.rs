@@ -81,8 +81,11 @@ fn leave(region: u32) -> Request {
     Request::Leave(Left { region, slot: 1, side: 0, home: region, sock: 1 })
 }
 
+/// A name, a request, and what makes the descriptors that are shown with it.
+type Row = (&'static str, Request, fn() -> Vec<OwnedFd>);
+
 /// Requests with what is shown by them. All are refused, or end the line.
-fn table() -> Vec<(&'static str, Request, fn() -> Vec<OwnedFd>)> {
+fn table() -> Vec<Row> {
     let listen = || Request::Listen { backlog: 8, nonblocking: false };
     let present = || Request::Present { sock: 1 };
     let at = SocketAddr::from(([127, 0, 0, 1], 1));
