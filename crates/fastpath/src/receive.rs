@@ -245,7 +245,7 @@ impl State {
             f.rx.rcv_edge = f.rx.rcv_edge.later_of(f.rx.rcv_nxt);
             f.rx.events |= event::FIN_RECEIVED;
             queue::stream::raise(w.own, half_flags::FIN);
-            if w.f.rx.intervals > 0 {
+            if w.f.rx.has_ahead > 0 {
                 self.drop_ahead(w);
             }
         }
