@@ -55,6 +55,7 @@ impl<T: PartialEq> Fair<T> {
     }
 
     /// How many things there are.
+    #[cfg(test)]
     pub const fn len(&self) -> usize {
         self.len
     }
