@@ -75,5 +75,8 @@ pub fn send<T: Transport>(
     while let Some(channel) = hub.poll_destroy() {
         transport.destroy(channel);
     }
+    while let Some(channel) = hub.poll_abort() {
+        transport.abort(channel);
+    }
     has_more
 }

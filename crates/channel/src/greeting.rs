@@ -57,6 +57,8 @@ pub(crate) struct Greeting {
     /// The session that the opener makes the channel for.
     pub session: Option<u128>,
     pub is_join: bool,
+    /// The peer has made the channel.
+    pub is_incoming: bool,
     pub deframer: Deframer,
     pub deadline: Instant,
     wait: Wait,
@@ -72,6 +74,7 @@ impl Greeting {
             peer,
             session: None,
             is_join: false,
+            is_incoming: true,
             deframer: Deframer::default(),
             deadline: now.plus(GREETING_TIME),
             wait: Wait::Ask,
@@ -83,7 +86,7 @@ impl Greeting {
     /// A handshake at the opener's side.
     pub fn ask(now: Instant, peer: IpAddr, ask: Hello, key: Key) -> Self {
         let mut greeting = Self::accept(now, peer);
-        (greeting.session, greeting.is_join) = (Some(ask.session), ask.is_join);
+        (greeting.session, greeting.is_join, greeting.is_incoming) = (Some(ask.session), ask.is_join, false);
         greeting.send_hello(Step::Ask, &ask, &[0; 32]);
         greeting.wait = Wait::Answer { ask, key };
         greeting

@@ -1,6 +1,7 @@
 //! All sessions and channels of one service: which session a channel belongs to, which sessions there are with which peers, and what a peer's
 //! restart ends. No I/O and no clock.
 
+mod entrance;
 mod greet;
 
 use core::net::IpAddr;
@@ -13,9 +14,7 @@ use crate::frame::field;
 use crate::greeting::Greeting;
 use crate::hello::{Class, FEATURES, Hello, VERSION};
 use crate::lane::Lane;
-use crate::limits::{
-    FRAME_MAX, GREETINGS_MAX, GREETINGS_OF_PEER, REJECTED_MAX, SESSIONS_MAX_DEFAULT, SOCKETS_MAX_DEFAULT,
-};
+use crate::limits::{FRAME_MAX, REJECTED_MAX, SESSIONS_MAX_DEFAULT, SOCKETS_MAX_DEFAULT};
 use crate::paths::Paths;
 use crate::proof::Key;
 use crate::runs::Number;
@@ -24,6 +23,7 @@ use crate::session::{Ended, Event, Session, Settings};
 use crate::streams::Streams;
 use crate::transport::ChannelId;
 use crate::violation::{Refusal, Rejection};
+use entrance::Entrance;
 
 /// The identifier of a session, the same at both services.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -170,6 +170,7 @@ pub struct Hub {
     random_number: u64,
     is_shut: bool,
     greetings: BTreeMap<ChannelId, Greeting>,
+    entrance: Entrance,
     places: BTreeMap<ChannelId, Place>,
     sessions: BTreeMap<u128, Entry>,
     by_lane: BTreeMap<Lane, u128>,
@@ -181,6 +182,7 @@ pub struct Hub {
     due: Vec<u128>,
     wanted: VecDeque<Wanted>,
     doomed: VecDeque<ChannelId>,
+    aborted: VecDeque<ChannelId>,
     over: VecDeque<Over>,
     rejected: VecDeque<Rejected>,
     refusals: Refusals,
@@ -197,6 +199,7 @@ impl Hub {
             random_number: 0,
             is_shut: false,
             greetings: BTreeMap::new(),
+            entrance: Entrance::new(),
             places: BTreeMap::new(),
             sessions: BTreeMap::new(),
             by_lane: BTreeMap::new(),
@@ -205,6 +208,7 @@ impl Hub {
             due: Vec::new(),
             wanted: VecDeque::new(),
             doomed: VecDeque::new(),
+            aborted: VecDeque::new(),
             over: VecDeque::new(),
             rejected: VecDeque::new(),
             refusals: Refusals::default(),
@@ -287,13 +291,8 @@ impl Hub {
 
     /// A service at `peer` has made a channel to this one. `is_allowed`: the configuration names the peer.
     pub fn accepted(&mut self, now: Instant, channel: ChannelId, peer: IpAddr, is_allowed: bool) {
-        let of_peer = self.greetings.values().filter(|greeting| greeting.peer == peer).count();
-        // A stranger is told why, as long as that takes no place from the peers.
-        let most = if is_allowed { GREETINGS_MAX } else { GREETINGS_MAX / 2 };
-        if self.greetings.len() >= most || of_peer >= GREETINGS_OF_PEER {
-            self.note_rejected(peer, Rejection::Crowd);
-            self.doomed.push_back(channel);
-            return;
+        if let Some(loser) = self.entrance.enter(channel, peer, is_allowed) {
+            self.turn_out(loser);
         }
         let mut greeting = Greeting::accept(now, peer);
         if !is_allowed {
@@ -437,6 +436,11 @@ impl Hub {
             entry.session.not_made(now, address);
         }
         self.settle(session.0);
+    }
+
+    /// The next channel that the transport must abort, because its peer has not proved itself; the hub does not name it any more.
+    pub fn poll_abort(&mut self) -> Option<ChannelId> {
+        self.aborted.pop_front()
     }
 
     /// The next channel that the transport must destroy; the hub does not name it any more.

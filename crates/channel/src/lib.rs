@@ -5,7 +5,7 @@
 //!   ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 //!   virtual sockets                          session: sending, receiving, runs, intervals
 //!   scheduler                                lane (what may share), scheduler (which channel), scaling (how many channels)
-//!   channels                                 hub, greeting (handshake), paths (the peer's addresses), channel, deframer, frame
+//!   channels                                 hub, greeting (handshake), fair (places for handshakes), paths (the peer's addresses), channel, deframer, frame
 //!   ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 //!   transport: create, destroy, enqueue, dequeue                                      TCP, or queues in memory
 //! ```
@@ -17,6 +17,7 @@ pub mod bytes;
 mod channel;
 pub mod deframer;
 pub mod drive;
+mod fair;
 pub mod frame;
 mod greeting;
 pub mod hello;

@@ -35,12 +35,16 @@ pub const LATE_ANSWERS_SLACK: usize = 1_024;
 pub const SESSIONS_MAX_DEFAULT: usize = 1_024;
 /// Sessions that one peer may begin: two classes for each of 64 users. The others are for other peers.
 pub const SESSIONS_OF_PEER: usize = 128;
-/// Channels that have come in and not yet proved themselves, of one service.
+/// Channels that have come in and not yet proved themselves, of peers that have proved themselves before, and as many of those that have not.
 pub const GREETINGS_MAX: usize = 256;
-/// The same, of one peer: as many as a session has channels, for each of two classes.
+/// The same, of one address: as many as a session has channels, for each of two classes.
 pub const GREETINGS_OF_PEER: usize = 2 * CHANNELS_MAX;
+/// Channels of hosts that the configuration does not name: each is told so.
+pub const STRANGERS_MAX: usize = 128;
+/// Addresses of peers that have proved themselves that a hub remembers: as many as there may be sessions by default.
+pub const KNOWN_MAX: usize = SESSIONS_MAX_DEFAULT;
 /// Channels refused or given up in their handshake that a hub remembers for its caller's log: as many as one look may find.
-pub const REJECTED_MAX: usize = GREETINGS_MAX;
+pub const REJECTED_MAX: usize = 2 * GREETINGS_MAX;
 /// Most bytes of credit that a socket may give at once: 1 GiB, four times the largest payload ring.
 pub const WINDOW_MAX: u64 = 1 << 30;
 
@@ -66,7 +70,8 @@ pub const REPEAT_PAUSE: Duration = Duration::from_ms(10);
 pub const IDLE_TIME: Duration = Duration::from_secs(60);
 
 const _: () = assert!(FRAME_MAX < 1 << 24 && FRAME_MAX_LEAST <= FRAME_MAX);
-const _: () = assert!(GREETINGS_OF_PEER < GREETINGS_MAX && SESSIONS_OF_PEER < SESSIONS_MAX_DEFAULT);
+const _: () = assert!(GREETINGS_OF_PEER < STRANGERS_MAX && STRANGERS_MAX < GREETINGS_MAX);
+const _: () = assert!(SESSIONS_OF_PEER < SESSIONS_MAX_DEFAULT);
 const _: () = assert!(ROOM_LEAST >= CONTROL_MAX + 16);
 const _: () = assert!(PING_AFTER.as_ns() * 3 <= DEAD_AFTER.as_ns());
 const _: () = assert!(ACK_DELAY.as_ns() < PING_AFTER.as_ns());

@@ -32,6 +32,10 @@ pub trait Transport {
     /// Ends a channel. What it has taken and not yet delivered may be lost.
     fn destroy(&mut self, channel: ChannelId);
 
+    /// As [`destroy`](Self::destroy), of a channel whose peer has not proved itself: nothing is owed to it, and it must not be able to keep what
+    /// the channel has taken up by reading nothing and ending nothing.
+    fn abort(&mut self, channel: ChannelId);
+
     /// Lends room to `fill`, which returns how many bytes it has put there from the beginning; these are taken for delivery. Room is at least
     /// [`ROOM_LEAST`](crate::limits::ROOM_LEAST) bytes; if there is less, `fill` is not called. Returns the bytes taken.
     ///

@@ -6,6 +6,7 @@ mod addresses;
 mod allocation;
 #[path = "../../fastpath/tests/counting/mod.rs"]
 mod counting;
+mod crowds;
 mod deframer;
 mod flood;
 mod hostile;

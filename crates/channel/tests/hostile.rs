@@ -5,15 +5,11 @@ use base::{Duration, Seed};
 use channel::frame::{Goaway, Kind};
 use channel::hello::{Hello, Step};
 use channel::hub::{Census, Rejected};
-use channel::limits::{
-    DEAD_AFTER, GREETING_TIME, GREETINGS_MAX, GREETINGS_OF_PEER, JOINS_A_SECOND, LATE_ANSWERS_SLACK,
-    SESSIONS_OF_PEER,
-};
+use channel::limits::{GREETING_TIME, JOINS_A_SECOND, LATE_ANSWERS_SLACK, SESSIONS_OF_PEER};
 use channel::proof::{Key, Purpose};
 use channel::session::{ECONNREFUSED, Ended};
 use channel::violation::{Refusal, Rejection, Violation};
 use channel::{ChannelId, Config, Hub, News};
-use std::net::IpAddr;
 
 #[test]
 fn each_breach_ends_the_session_with_its_reason() {
@@ -180,7 +176,7 @@ fn versions_zero_and_255_are_refused_and_what_is_no_hello_is_dropped() {
         let mut scene = Scene::new(None);
         let channel = scene.channel();
         scene.send(channel, bytes);
-        assert_eq!(scene.hub.poll_destroy(), Some(channel));
+        assert_eq!(scene.hub.poll_abort(), Some(channel));
         assert_eq!(scene.hub.census(), Census::default());
     }
 }
@@ -196,7 +192,7 @@ fn a_stranger_is_told_that_it_is_not_allowed_whatever_it_says() {
     scene.send(channel, &hello);
     scene.now = scene.now.plus(GREETING_TIME);
     scene.hub.tick(scene.now);
-    assert_eq!(scene.hub.poll_destroy(), Some(channel));
+    assert_eq!(scene.hub.poll_abort(), Some(channel));
     assert_eq!(scene.hub.census(), Census::default());
     assert_eq!(scene.hub.refusals().greetings, 1, "counted once");
     let rejected = Rejected { peer: PEER, why: Rejection::Refused(Refusal::NotAllowed) };
@@ -324,35 +320,6 @@ fn a_channel_that_comes_through_its_handshake_after_the_end_of_its_session_is_co
     let rejected = Rejected { peer: PEER, why: Rejection::SessionOver };
     assert_eq!((scene.hub.poll_rejected(), scene.hub.poll_rejected()), (Some(rejected), None));
     assert_eq!((scene.hub.poll_destroy(), scene.hub.refusals().greetings), (Some(second), 1));
-}
-
-#[test]
-fn channels_that_say_nothing_are_bounded_and_given_up() {
-    let mut scene = Scene::new(None);
-    let channel = scene.greet(None);
-    for _ in 0..2 * GREETINGS_OF_PEER {
-        scene.channel();
-    }
-    assert_eq!(scene.hub.census().greetings, GREETINGS_OF_PEER, "one peer");
-    for (number, is_allowed) in [false, true].into_iter().flat_map(|is| [is; GREETINGS_MAX]).enumerate() {
-        let peer = IpAddr::from((number as u128).to_be_bytes());
-        scene.hub.accepted(scene.now, ChannelId(10_000 + number as u32), peer, is_allowed);
-        let greetings = scene.hub.census().greetings;
-        assert!(greetings <= if is_allowed { GREETINGS_MAX } else { GREETINGS_MAX / 2 });
-    }
-    assert_eq!(scene.hub.census().greetings, GREETINGS_MAX, "many peers");
-    scene.now = scene.now.plus(GREETING_TIME);
-    let refused = scene.hub.refusals().greetings;
-    scene.hub.tick(scene.now);
-    assert_eq!(scene.hub.census().greetings, 0);
-    // Those of strangers were counted when they were refused.
-    let strangers = (GREETINGS_MAX / 2 - GREETINGS_OF_PEER) as u64;
-    assert_eq!(scene.hub.refusals().greetings - refused, GREETINGS_MAX as u64 - strangers);
-    assert_eq!(scene.hub.census().channels, 1, "a session is not disturbed");
-    scene.now = scene.now.plus(DEAD_AFTER);
-    scene.hub.tick(scene.now);
-    let destroyed: Vec<_> = std::iter::from_fn(|| scene.hub.poll_destroy()).collect();
-    assert!(destroyed.contains(&channel), "a silent peer's channel is given up, too");
 }
 
 #[test]

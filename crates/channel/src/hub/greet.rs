@@ -137,7 +137,8 @@ impl Hub {
     }
 
     fn attach(&mut self, now: Instant, channel: ChannelId, id: u128, agreed: Agreed) {
-        let Some(greeting) = self.greetings.remove(&channel) else { return };
+        let Some(greeting) = self.end_greeting(channel) else { return };
+        self.entrance.know(greeting.peer);
         match self.sessions.get_mut(&id).filter(|entry| entry.session.ended().is_none()) {
             Some(entry) => {
                 let Greeting { peer: address, deframer, .. } = greeting;
@@ -191,7 +192,7 @@ impl Hub {
 
     /// The peer refuses a channel.
     fn refused(&mut self, now: Instant, channel: ChannelId, why: Refusal) {
-        let Some(greeting) = self.greetings.remove(&channel) else { return };
+        let Some(greeting) = self.end_greeting(channel) else { return };
         match greeting.session {
             Some(id) if greeting.is_join && why == Refusal::UnknownSession => {
                 self.stranger(now, id, greeting.peer);
@@ -200,22 +201,22 @@ impl Hub {
             None => {}
         }
         self.note_rejected(greeting.peer, Rejection::ByPeer(why));
-        self.doomed.push_back(channel);
+        self.end_unproved(channel, &greeting);
     }
 
     /// The peer broke the rules in its handshake.
     fn reject(&mut self, now: Instant, channel: ChannelId, violation: Violation) {
-        let Some(greeting) = self.greetings.remove(&channel) else { return };
+        let Some(greeting) = self.end_greeting(channel) else { return };
         if let Some(id) = greeting.session {
             self.end_opening(now, id, greeting.peer, Ended::Violation(violation));
         }
         self.note_rejected(greeting.peer, Rejection::Violation(violation));
-        self.doomed.push_back(channel);
+        self.end_unproved(channel, &greeting);
     }
 
     /// The channel is gone, or its handshake took too long.
     pub(super) fn give_up(&mut self, now: Instant, channel: ChannelId) {
-        let Some(greeting) = self.greetings.remove(&channel) else { return };
+        let Some(greeting) = self.end_greeting(channel) else { return };
         // A channel that was refused is counted already. One that could not be connected has had no handshake.
         if greeting.has_begun() && !greeting.is_refused() {
             self.note_rejected(greeting.peer, Rejection::GivenUp);
@@ -223,6 +224,28 @@ impl Hub {
         if let Some(id) = greeting.session {
             self.not_created(now, Wanted { session: SessionId(id), address: greeting.peer });
         }
-        self.doomed.push_back(channel);
+        self.end_unproved(channel, &greeting);
+    }
+
+    /// A channel that has come in has lost its place to a later one.
+    pub(super) fn turn_out(&mut self, channel: ChannelId) {
+        let Some(greeting) = self.end_greeting(channel) else { return };
+        if !greeting.is_refused() {
+            self.note_rejected(greeting.peer, Rejection::Crowd);
+        }
+        self.end_unproved(channel, &greeting);
+    }
+
+    /// The handshake of a channel is over, with whatever result.
+    fn end_greeting(&mut self, channel: ChannelId) -> Option<Greeting> {
+        let greeting = self.greetings.remove(&channel)?;
+        self.entrance.leave(channel, greeting.peer);
+        Some(greeting)
+    }
+
+    /// Ends a channel without proof. One that has come in is aborted: a peer that neither reads nor closes must not keep its connection.
+    fn end_unproved(&mut self, channel: ChannelId, greeting: &Greeting) {
+        let queue = if greeting.is_incoming { &mut self.aborted } else { &mut self.doomed };
+        queue.push_back(channel);
     }
 }

@@ -246,6 +246,10 @@ impl Transport for Host {
         Ok(ChannelId(2 * net.next))
     }
 
+    fn abort(&mut self, channel: ChannelId) {
+        self.destroy(channel);
+    }
+
     fn destroy(&mut self, channel: ChannelId) {
         let net = &mut *self.net.borrow_mut();
         let (id, end) = (channel.0 / 2, channel.0 as usize % 2);

@@ -34,6 +34,8 @@ pub struct Scene {
     pub now: Instant,
     pub hub: Hub,
     pub sink: Sink,
+    /// The address from which the peer makes channels.
+    pub address: IpAddr,
     channels: u32,
     pub session: u128,
     pub epoch: u64,
@@ -55,6 +57,7 @@ impl Scene {
             now: Instant::ZERO,
             hub: Hub::new(config),
             sink: Sink::default(),
+            address: PEER,
             channels: 0,
             session: 0,
             epoch: 1,
@@ -66,8 +69,15 @@ impl Scene {
 
     pub fn channel(&mut self) -> ChannelId {
         self.channels += 1;
-        self.hub.accepted(self.now, ChannelId(self.channels), PEER, true);
+        self.hub.accepted(self.now, ChannelId(self.channels), self.address, true);
         ChannelId(self.channels)
+    }
+
+    /// So many channels from that address, which say nothing.
+    pub fn silent(&mut self, address: IpAddr, count: usize) {
+        let own = std::mem::replace(&mut self.address, address);
+        (0..count).for_each(|_| _ = self.channel());
+        self.address = own;
     }
 
     pub fn send(&mut self, channel: ChannelId, bytes: &[u8]) {
@@ -128,10 +138,8 @@ impl Scene {
 
     /// A whole handshake over a new channel, from that ask on. The channel, and the confirmation that was sent.
     pub fn shake(&mut self, secret: Option<&[u8]>, ask: &Hello) -> (ChannelId, Vec<u8>) {
-        let key = Key::of_secret(secret).of_session(ask.session);
         let (channel, answer) = self.ask(ask);
-        let answer = Hello::parse(&answer[16..]).unwrap();
-        let confirm = ask.encode(Step::Confirm, &key.prove(Purpose::Confirm, ask, &answer)).to_vec();
+        let confirm = confirm(secret, ask, &answer);
         self.send(channel, &confirm);
         (channel, confirm)
     }
@@ -189,6 +197,13 @@ impl Scene {
     pub fn why(&mut self) -> Option<Ended> {
         self.hub.poll_over().map(|over| over.why)
     }
+}
+
+/// The last step of a handshake, after that ask and what the hub has answered.
+pub fn confirm(secret: Option<&[u8]>, ask: &Hello, answer: &[u8]) -> Vec<u8> {
+    let key = Key::of_secret(secret).of_session(ask.session);
+    let answer = Hello::parse(&answer[16..]).unwrap();
+    ask.encode(Step::Confirm, &key.prove(Purpose::Confirm, ask, &answer)).to_vec()
 }
 
 pub fn open(socket: u32) -> Vec<u8> {

@@ -191,7 +191,7 @@ impl Flows {
             self.fresh.push(channel);
             return true;
         }
-        self.leave(end);
+        self.leave(end, FIN);
         false
     }
 
@@ -245,10 +245,11 @@ impl Flows {
         self.room.place.bell().into_iter().for_each(queue::Doorbell::awake);
     }
 
-    /// Closes an end: the bytes that it has taken are sent, then a FIN.
-    fn leave(&mut self, end: End) {
+    /// Closes an end. With FIN the bytes that it has taken are sent, then a FIN; with RESET nothing, and its slot is soon free, whatever the
+    /// peer does.
+    fn leave(&mut self, end: End, how: u32) {
         if let Some((own, _)) = end.place.halves(end.slot) {
-            raise(own, FIN | READ_CLOSED | RELEASED);
+            raise(own, how | READ_CLOSED | RELEASED);
             end.tell(&self.wakers);
         }
         self.told.push(Told::Left { slot: end.slot });
@@ -284,7 +285,13 @@ impl Transport for Flows {
 
     fn destroy(&mut self, channel: ChannelId) {
         if let Some(end) = self.all.remove(&channel).flatten() {
-            self.leave(end);
+            self.leave(end, FIN);
+        }
+    }
+
+    fn abort(&mut self, channel: ChannelId) {
+        if let Some(end) = self.all.remove(&channel).flatten() {
+            self.leave(end, RESET);
         }
     }
 

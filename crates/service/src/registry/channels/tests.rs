@@ -5,6 +5,7 @@ mod host;
 mod loss;
 mod programs;
 mod shut;
+mod silent;
 mod wire;
 
 use base::{Duration, Instant, Seed};

@@ -56,6 +56,8 @@ pub enum Way {
     Channel(Class),
     /// As a TCP connection of its own.
     Plain,
+    /// As a TCP connection to the other host's channel service, which hears nothing it understands.
+    Stranger,
 }
 
 /// How a host has its channels.
@@ -214,7 +216,8 @@ impl Host {
         self.add_program(slot, from_port, plan);
         let Way::Channel(class) = way else {
             let owner = Owner { region: PROGRAMS, slot, core: 0 };
-            let (local, remote) = (Endpoint::new(self.address, from_port), Endpoint::new(to, PLAIN_PORT));
+            let port = if way == Way::Stranger { PORT } else { PLAIN_PORT };
+            let (local, remote) = (Endpoint::new(self.address, from_port), Endpoint::new(to, port));
             let options = FlowOptions::default();
             let what = Connect { token: 0, local: Some(local), remote, owner, options };
             self.slow.connect(self.now, &what).expect("there is room for the connection");
@@ -450,6 +453,11 @@ impl Host {
             kept.map(|slot| (slot, self.ports.get(&slot), self.gone.contains(&slot))).collect();
         (free != [all; 2] || rings != 0)
             .then(|| format!("free slots {free:?} of {all}, {rings} bytes of rings, kept {kept:?}"))
+    }
+
+    /// Number of slots of the service's own region that a channel's connection has.
+    pub fn used_by_channels(&self) -> usize {
+        SLOTS as usize - 1 - self.own.free.len()
     }
 
     /// The sessions' counters, and the number of channels, of the engine.
