@@ -255,7 +255,7 @@ impl Core {
         lists.min(port.next_deadline()).min(self.state.debt_deadline())
     }
 
-    /// Contexts of applications that sleep and have news: the caller writes the eventfd of each, in this round.
+    /// Threads of applications that sleep and have news: the caller wakes them, in this round.
     pub fn wakes(&mut self) -> impl Iterator<Item = News> + '_ {
         self.state.wakes.drain(..)
     }

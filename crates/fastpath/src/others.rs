@@ -70,7 +70,7 @@ impl Others {
         if cores <= 1 {
             return vec![Self::alone(config)];
         }
-        let records = Stock::new(config.flows as usize, cores);
+        let records = Stock::new(config, cores);
         let gaps = GapStock::new(config, cores);
         let mut inboxes: Vec<Vec<_>> = (0..cores).map(|_| Vec::new()).collect();
         let senders: Vec<Senders> = (0..cores)
@@ -102,7 +102,7 @@ impl Others {
         Self {
             senders: Senders::default(),
             inboxes: Box::new([]),
-            records: Records::new(config.flows as usize),
+            records: Records::new(config),
             gaps: Gaps::new(config),
         }
     }

@@ -29,6 +29,7 @@ mod round_trips;
 #[path = "harness/scene.rs"]
 mod scene;
 mod shares;
+mod storms;
 mod strangers;
 mod urgent;
 mod windows;

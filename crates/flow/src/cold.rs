@@ -1,6 +1,6 @@
 //! The side record of a flow: round-trip times, congestion state, out-of-order intervals, counters.
 
-use crate::{AccurateEcn, Ahead, Config, Delays, FlowProgram, Recovery, Timeouts};
+use crate::{AccurateEcn, Ahead, Challenged, Config, Delays, FlowProgram, Recovery, Timeouts};
 use base::{Duration, Instant, SeqNumber};
 use congestion::{RateLaw, Window};
 
@@ -150,8 +150,8 @@ pub struct Cold {
     pub fin_at: SeqNumber,
     /// Bound of the application's send buffer, as published in `Sending::buffer`, bytes; 0: no bound.
     pub send_buffer: u32,
-    /// When an unacceptable segment without data was last answered.
-    pub challenge_at: Instant,
+    /// When an unacceptable segment was last answered.
+    pub challenged: Challenged,
     /// When the flow was established.
     pub opened_at: Instant,
     /// Low half of the stream position from which on the application has held bytes back.
@@ -232,7 +232,7 @@ impl Cold {
             epoch_at: now,
             rx_old: 0,
             ts_recent_at: now,
-            challenge_at: Instant::ZERO,
+            challenged: Challenged::NEVER,
             backoff: 0,
             rcv_mss: RCV_MSS_MIN,
             soft_error: 0,

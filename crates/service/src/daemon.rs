@@ -2,6 +2,7 @@
 //! Sleeps without a timeout while no deadline is set.
 
 pub(crate) mod address_claim;
+mod administrators;
 pub(crate) mod clock;
 pub(crate) mod control_lines;
 pub(crate) mod control_socket;
@@ -26,8 +27,8 @@ use crate::registry::report::profile_switch::{Counting, Part};
 use crate::registry::scaling::machine::Machine;
 use crate::registry::scaling::{Scaling, Way};
 use crate::registry::tcp::{self, Tcp};
-use crate::registry::{Answer, Registry};
-use crate::{ServiceError, privilege, sys};
+use crate::registry::{Answer, Registry, Watch};
+use crate::{ServiceError, privilege, sys, threads};
 use control::{
     CongestionAsk, CoresWish, KernelReason, Line, LineError, Reply, Report, Request, ToApplication, ToService,
 };
@@ -64,7 +65,7 @@ const LISTENERS: u64 = 4;
 const AGENTS: u64 = 5;
 const WAKERS: u64 = 2 << 32;
 
-/// A service that is ready: its control socket accepts connections.
+/// A service that is ready to be run.
 #[derive(Debug)]
 pub struct Service {
     pub(crate) listening: Listening,
@@ -86,9 +87,14 @@ pub struct Service {
     over: bool,
 }
 
-/// Opens the port, gives up the privileges that only opening needed, starts the cores, and makes an empty registry. Threads inherit the
+/// Opens the port, listens, gives up the privileges that only opening needed, starts the cores, and makes an empty registry. Threads inherit the
 /// signal mask, so no signal interrupts a core.
-fn registry(mut config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Registry, ServiceError> {
+fn registry(
+    mut config: Config,
+    listening: &Listening,
+    told: Arc<OwnedFd>,
+    watched: Watched,
+) -> Result<Registry, ServiceError> {
     let mut opened = net_port::open(&config)?;
     config.cores.most = opened.queues.len() as u8;
     let clock = Clock::start();
@@ -97,6 +103,7 @@ fn registry(mut config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result
     let agents =
         config.agents.as_ref().map(|settings| Agents::open(settings, &config, clock.now())).transpose()?;
     let machine = Machine::open();
+    listening.begin()?;
     privilege::confine(&config)?;
     let core_wakers: Result<Vec<Arc<OwnedFd>>, Errno> = opened.queues.iter().map(|_| new_eventfd()).collect();
     let common = Common {
@@ -150,7 +157,7 @@ fn os(doing: &'static str) -> impl FnOnce(Errno) -> ServiceError {
 }
 
 impl Service {
-    /// Opens the port, starts the cores, and last the control socket: from then on applications can connect. `run` answers them.
+    /// Opens the control socket and the port, and starts the cores. `run` answers applications; those that have connected before wait for it.
     ///
     /// # Errors
     /// See [`ServiceError`].
@@ -162,9 +169,8 @@ impl Service {
         // The cores own this eventfd, and write it when they have reported something.
         let told = new_eventfd().map_err(os("make an eventfd"))?;
         let watched = Watched::open().map_err(os("make an epoll instance"))?;
-        let registry = registry(config, told.clone(), &watched)?;
-        let helpers =
-            Helpers::new(watched, registry.config().policy_source.clone()).map_err(os("make an eventfd"))?;
+        let registry = registry(config, &listening, told.clone(), watched)?;
+        let helpers = Helpers::new(registry.config().policy_source.clone()).map_err(os("make an eventfd"))?;
         let private = registry.config().private;
         let service = Self {
             leave: private.then(|| Instant::now() + GRACE.1),
@@ -192,11 +198,9 @@ impl Service {
         if let Some(agents) = service.registry.agents_set() {
             service.watch(agents, AGENTS, epoll::EventFlags::IN)?;
         }
-        for set in service.registry.listener_sets() {
-            service.watch(set, LISTENERS, epoll::EventFlags::IN)?;
+        if let Some(ended) = service.registry.ended_listeners() {
+            service.watch(ended, LISTENERS, epoll::EventFlags::IN)?;
         }
-        // Last, because from here on nothing fails.
-        service.listening.begin()?;
         Ok(service)
     }
 
@@ -214,6 +218,7 @@ impl Service {
     /// # Errors
     /// The kernel refuses to wait for events.
     pub fn run(mut self) -> Result<(), ServiceError> {
+        let _guard = threads::EndsProcess("the control thread");
         let mut events = Vec::with_capacity(256);
         let mut readable = Vec::with_capacity(256);
         while !self.over {
@@ -326,7 +331,7 @@ impl Service {
     }
 
     pub(crate) fn message(&mut self, id: u32, message: Message) {
-        let Message { said: ToService { number, request }, shown, is_short } = message;
+        let Message { said: ToService { number, request }, shown, is_short, is_kept } = message;
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let who = peer.who;
         let answer = match request {
@@ -347,7 +352,39 @@ impl Service {
         };
         // Before the answer: an application that reads it has been sent what came before.
         self.carry_out();
+        if is_kept {
+            return self.release(Asker { id, number }, answer);
+        }
         self.answer(Asker { id, number }, answer);
+    }
+
+    /// Has the helper that keeps a shown descriptor watch and close it. The answer follows then: the process may close its socket and bind
+    /// another to the same port.
+    fn release(&mut self, asker: Asker, answer: Answer) {
+        let (wanted, answer) = match answer {
+            Answer::Watch(watch, set, answer) => (Some((watch, set)), *answer),
+            answer => (None, answer),
+        };
+        let wanted = wanted.as_ref().map(|(watch, set)| (*watch, &**set));
+        self.helpers.release(asker.id, wanted, Instant::now());
+        if let Some(peer) = self.peers.get_mut(&asker.id) {
+            peer.withheld = Some((asker.number, answer));
+        }
+    }
+
+    /// The helper has closed the descriptor of that process, and has watched it, if that was wanted: gives the answer.
+    pub(crate) fn released(&mut self, id: u32, watched: Option<(Watch, bool)>) {
+        let withheld = self.peers.get_mut(&id).and_then(|peer| peer.withheld.take());
+        let (number, mut answer) = withheld.unwrap_or((0, Answer::Silent));
+        if let Some((watch, is_added)) = watched {
+            answer = self.registry.watched(watch, is_added, answer);
+            self.carry_out();
+        }
+        let Some(line) = self.peers.get(&id).map(|peer| peer.line.clone()) else { return };
+        match self.watch_line(id, &line) {
+            Ok(()) => self.answer(Asker { id, number }, answer),
+            Err(e) => self.detach(id, &e.to_string()),
+        }
     }
 
     /// Sends the answer to a request. An offender is detached.
@@ -363,6 +400,8 @@ impl Service {
                 }
             }
             Answer::Reply(..) | Answer::Silent => {}
+            // A helper keeps each socket that may be watched: see `release`.
+            Answer::Watch(..) => self.detach(id, "it showed a socket that no helper keeps"),
         }
     }
 
@@ -372,17 +411,16 @@ impl Service {
             return Answer::refused(Errno::ACCESS, "the service's policy does not admit this user");
         }
         if report == LOOK || !changes_service(&report) {
-            return self.registry.report(report, Viewer::of(who.uid));
+            return self.registry.report(report, Viewer::of(who));
         }
-        let own = rustix::process::geteuid().as_raw();
-        if !(who.uid == own || who.uid == 0) {
-            let reason = "only the service's own user and root may end it, or change what it does";
+        if !who.is_administrator {
+            let reason = "only the service's own user and root may end it, or change what it does; not from a container or sandbox";
             return Answer::refused(Errno::PERM, reason);
         }
         match report {
             Report::Shutdown => {}
             Report::Reload => return self.read_policy(Some(asker)),
-            _ => return self.registry.report(report, Viewer::of(who.uid)),
+            _ => return self.registry.report(report, Viewer::of(who)),
         }
         tracing::info!(pid = who.pid, "told to leave");
         self.over = true;
@@ -409,6 +447,7 @@ impl Service {
     fn remove_peer(&mut self, id: u32, offender: bool) {
         let Some(peer) = self.peers.remove(&id) else { return };
         let _ = epoll::delete(&self.epoll, peer.line.as_fd());
+        self.helpers.release(id, None, Instant::now());
         let was_application = self.registry.is_registered(id);
         self.depart(id, offender);
         self.closing.push((peer.line, peer.who.uid));

@@ -86,7 +86,7 @@ impl Host {
         text
     }
 
-    /// Checks the record of every flow.
+    /// Checks the record of every flow, and that no flow has sent something again without a reason.
     ///
     /// # Errors
     /// A description of the first invariant that does not hold.
@@ -103,7 +103,8 @@ impl Host {
                 found = Err(format!("{} -> {:?}: {what}", socket.local, socket.remote));
             }
         });
-        found.and_then(|()| self.check_processors())
+        found.and_then(|()| self.check_processors())?;
+        self.repeats.breach.clone().map_or(Ok(()), Err)
     }
 
     /// Intervals ahead of gaps lie beyond `rcv_nxt`, are not empty, are in order and do not touch.
@@ -148,5 +149,8 @@ fn check_flow(f: &FlowMut<'_>) -> Result<(), String> {
     ensure(cold.window.is_programmed() == cold.program.is_some(), "a program and its law belong together")?;
     let is_programs = !cold.window.is_programmed() || tx.cwnd == cold.window.cwnd();
     ensure(is_programs, "nothing but its program sets the window of a flow")?;
-    ensure(rx.unread() <= base::limits::RING_MAX * 2, "unread bytes fit the rings")
+    ensure(rx.unread() <= base::limits::RING_MAX * 2, "unread bytes fit the rings")?;
+    let r = &cold.recovery;
+    let known = if cold.runs > 0 { r.held + r.lost + r.again } else { 0 };
+    ensure(known <= tx.in_flight(), "the scoreboard knows of no more than is in flight")
 }

@@ -1,10 +1,11 @@
 //! The control lines (UNIX sockets of applications): accepts them, reads one message at a time, hands messages with descriptors to helper
 //! threads, and closes lines.
 
+use crate::daemon::administrators::is_administrator;
 use crate::daemon::helpers::{Done, Job, Message};
 use crate::daemon::{DEAF, LINES, LISTENING, Service};
+use crate::registry::Answer;
 use crate::registry::log_limit::log_for;
-use crate::registry::policy::permission::is_privileged;
 use crate::registry::registration::Credentials;
 use crate::registry::report::profile_switch::Part;
 use crate::{ServiceError, sys};
@@ -39,6 +40,8 @@ pub struct Peer {
     pub who: Credentials,
     /// It has asked for a report: it is a command-line tool, not an application.
     pub asked: bool,
+    /// The answer to its request of this number, until the helper has closed the descriptor that it has shown.
+    pub withheld: Option<(u32, Answer)>,
 }
 
 /// The lines to serve in one turn, of these lines and their users: the first line of each user, then the second of each, and so on, at
@@ -76,9 +79,10 @@ impl Service {
             // The kernel gives the accepted socket the network namespace of the connecting one.
             let namespace = sys::namespace_cookie(fd.as_fd()).unwrap_or(0);
             let (pid, uid, gid) = (who.pid.as_raw_pid(), who.uid.as_raw(), who.gid.as_raw());
-            let who = Credentials { pid, uid, gid, namespace };
+            let is_administrator = is_administrator(fd.as_fd(), pid, uid);
+            let who = Credentials { pid, uid, gid, namespace, is_administrator };
             self.make_room(who);
-            let kept = if is_privileged(uid) { KEPT_LINES } else { 0 };
+            let kept = if is_administrator { KEPT_LINES } else { 0 };
             let most = self.registry.config().max_applications as usize + SPARE_LINES + kept;
             if self.peers.len() >= most {
                 let (limit, now) = self.registry.log_limit();
@@ -118,13 +122,13 @@ impl Service {
         self.next_peer = self.next_peer.checked_add(1).unwrap_or(1);
         let line = Arc::new(Line::new(fd));
         if self.watch_line(id, &line).is_ok() {
-            self.peers.insert(id, Peer { line, who, asked: false });
+            self.peers.insert(id, Peer { line, who, asked: false, withheld: None });
         } else {
             self.closing.push((line, who.uid));
         }
     }
 
-    fn watch_line(&self, id: u32, line: &Line) -> Result<(), ServiceError> {
+    pub(crate) fn watch_line(&self, id: u32, line: &Line) -> Result<(), ServiceError> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
         self.watch(line.as_fd(), LINES | u64::from(id), flags)
     }
@@ -157,7 +161,7 @@ impl Service {
         };
         match received {
             Ok(Received { message, .. }) => {
-                self.message(id, Message { said: message, shown: None, is_short: false });
+                self.message(id, Message { said: message, shown: None, is_short: false, is_kept: false });
             }
             Err(LineError::WouldBlock) => {}
             Err(LineError::Closed) => self.hang_up(id),
@@ -187,7 +191,13 @@ impl Service {
                         self.answer(asker, answer);
                     }
                 }
-                Done::Stuck(id) => self.detach(id, STICKS),
+                Done::Released(id, watched) => self.released(id, watched),
+                Done::Stuck(id, watch) => {
+                    if let Some(watch) = watch {
+                        let _ = self.registry.watched(watch, false, Answer::Silent);
+                    }
+                    self.detach(id, STICKS);
+                }
             }
             self.carry_out();
         }
@@ -196,11 +206,12 @@ impl Service {
     fn looked_into(&mut self, id: u32, result: Result<Message, LineError>) {
         // The process may have been detached meanwhile.
         let Some(line) = self.peers.get(&id).map(|peer| peer.line.clone()) else { return };
-        if let Err(e) = self.watch_line(id, &line) {
+        let is_kept = result.as_ref().is_ok_and(|message| message.is_kept);
+        if !is_kept && let Err(e) = self.watch_line(id, &line) {
             return self.detach(id, &e.to_string());
         }
         match result {
-            Ok(Message { said, shown: None, is_short: false }) => {
+            Ok(Message { said, shown: None, is_short: false, .. }) => {
                 let what = match said.request {
                     Request::Listen { .. }
                     | Request::Leave(_)

@@ -6,6 +6,7 @@
 //!
 //! ```text
 //!   control thread --line, by SCM_RIGHTS--> helper: receive, look, close the descriptors --facts--> control thread
+//!                  '--if it keeps what a listener or a left connection stands for: watch, close--> helper
 //! ```
 //! Each helper has its own descriptor table: one that is stuck in a close keeps neither the port nor the control socket open when the
 //! service ends. At most one helper works for a user at a time, so a user that blocks it delays only his own programs. A helper whose
@@ -15,12 +16,13 @@
 mod tests;
 
 use crate::cores::wakers::{new_eventfd, write_eventfd};
+use crate::registry::Watch;
 use crate::registry::local::shown::{Shown, look};
 use crate::registry::policy::{Rule, Source};
-use crate::registry::process::fd_liveness::{Alive, Watched};
-use crate::sys;
+use crate::registry::process::fd_liveness::watch;
+use crate::{sys, threads};
 use control::{Line, LineError, Received, Request, ToService};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -50,7 +52,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Name of a helper. A removed helper's name is not used again.
 type Name = u64;
 
-/// A message that came with descriptors. The helper has closed them.
+/// A message that came with descriptors.
 #[derive(Debug)]
 pub struct Message {
     /// The decoded message with its number.
@@ -59,6 +61,9 @@ pub struct Message {
     pub shown: Option<Shown>,
     /// The kernel dropped descriptors, because the helper's table was full.
     pub is_short: bool,
+    /// The helper keeps the descriptor until it is told by [`Helpers::release`] what becomes of it: the service may keep what it stands
+    /// for, and then watches it. Else the helper has closed all descriptors.
+    pub is_kept: bool,
 }
 
 /// The control line and the request that wait for an answer.
@@ -88,19 +93,25 @@ pub enum Job {
 pub enum Done {
     /// The next message of that process's control line.
     Received(u32, Result<Message, LineError>),
+    /// The helper has closed the descriptor that it has kept for that process. With a socket to watch: whether that is watched now.
+    Released(u32, Option<(Watch, bool)>),
     /// That pair region is sealed.
     Sealed(u32),
     /// The rules in the policy file, or why they cannot be read.
     Policy(Option<Asker>, Result<Vec<Rule>, String>),
-    /// The message of that process could not be received, because the job took too long or the helper failed: the control line of the
-    /// process is to be closed.
-    Stuck(u32),
+    /// The message of that process could not be received, or the descriptor that it has shown not be watched and closed, because the job
+    /// took too long or the helper failed: the control line of the process is to be closed.
+    Stuck(u32, Option<Watch>),
 }
 
 /// Task of a helper, for the descriptor that it is sent.
 #[derive(Clone, Copy, Debug)]
 enum Task {
     Receive(u32),
+    /// Add the descriptor that was kept for that process to the set that comes along, and close both.
+    Watch(u32, Watch),
+    /// Close the descriptor that was kept for that process. Needs no descriptor.
+    Release(u32),
     Close,
     Seal(u32),
     /// Needs no descriptor.
@@ -111,7 +122,8 @@ impl Task {
     /// The result of a task that is not done. A region that is not sealed works all the same.
     fn failed(self) -> Option<Done> {
         match self {
-            Self::Receive(peer) => Some(Done::Stuck(peer)),
+            Self::Receive(peer) | Self::Release(peer) => Some(Done::Stuck(peer, None)),
+            Self::Watch(peer, watch) => Some(Done::Stuck(peer, Some(watch))),
             Self::ReadPolicy(asker) => Some(Done::Policy(asker, Err(UNREAD.to_owned()))),
             Self::Close | Self::Seal(_) => None,
         }
@@ -145,6 +157,8 @@ struct Running {
     task: Task,
     since: Instant,
     is_stuck: bool,
+    /// It has a descriptor, and is about to be told what becomes of it.
+    keeps: bool,
 }
 
 /// Message from a helper thread.
@@ -189,14 +203,13 @@ pub struct Helpers {
     inbox: Receiver<(Name, Word)>,
     /// Eventfd, readable when a helper has finished a job. No other process has it.
     pub told: Arc<OwnedFd>,
-    watched: Watched,
     /// Where the policy file is.
     policy: Source,
 }
 
 impl Helpers {
     /// Starts no helper: each starts when it is needed.
-    pub fn new(watched: Watched, policy: Source) -> rustix::io::Result<Self> {
+    pub fn new(policy: Source) -> rustix::io::Result<Self> {
         let (outbox, inbox) = channel();
         Ok(Self {
             helpers: BTreeMap::new(),
@@ -209,7 +222,6 @@ impl Helpers {
             outbox,
             inbox,
             told: new_eventfd()?,
-            watched,
             policy,
         })
     }
@@ -240,10 +252,14 @@ impl Helpers {
             let Some(helper) = self.helpers.get_mut(&name) else { continue };
             match word {
                 Word::Separate => helper.its = None,
+                // The result of a job that was given up is dropped, and the descriptor that it has kept is closed with the helper.
+                Word::Done(done) if is_kept(&done) && helper.running.is_some_and(|r| r.is_stuck) => {
+                    self.helpers.remove(&name);
+                }
                 Word::Done(done) => {
-                    let running = helper.running.take();
-                    // The result of a job that was given up is dropped.
-                    all.extend(done.filter(|_| running.is_some_and(|running| !running.is_stuck)));
+                    let running = helper.running.take_if(|_| !is_kept(&done));
+                    helper.running.iter_mut().for_each(|running| running.keeps = true);
+                    all.extend(done.filter(|_| running.is_none_or(|running| !running.is_stuck)));
                 }
                 Word::Ended => self.ended(name, now),
             }
@@ -254,9 +270,35 @@ impl Helpers {
         all
     }
 
+    /// Says what becomes of the descriptor that a helper keeps for process `peer`: it is watched in that set, or not, and closed. The result
+    /// follows, if a helper keeps one.
+    pub fn release(&mut self, peer: u32, wanted: Option<(Watch, &OwnedFd)>, now: Instant) {
+        let keeps = |helper: &&mut Helper| {
+            helper.running.is_some_and(|r| r.keeps && matches!(r.task, Task::Receive(id) if id == peer))
+        };
+        let Some((name, helper)) =
+            self.helpers.iter_mut().find_map(|(name, helper)| keeps(&helper).then_some((*name, helper)))
+        else {
+            if let Some((watch, _)) = wanted {
+                self.failed.push(Done::Released(peer, Some((watch, false))));
+                write_eventfd(self.told.as_fd());
+            }
+            return;
+        };
+        let uid = helper.running.map_or(SERVICE, |running| running.uid);
+        let task = wanted.map_or(Task::Release(peer), |(watch, _)| Task::Watch(peer, watch));
+        helper.running = Some(Running { uid, task, since: now, is_stuck: false, keeps: false });
+        let fd = wanted.map_or(self.told.as_fd(), |(_, set)| set.as_fd());
+        let sent = send_descriptor(&helper.socket, fd);
+        if sent.and_then(|()| helper.tasks.send(task).map_err(|_| Errno::PIPE)).is_err() {
+            // Its descriptors are closed with its thread.
+            self.ended(name, now);
+        }
+    }
+
     /// When [`finished`](Self::finished) is to be called at the latest.
     pub fn due(&self) -> Option<Instant> {
-        let running = self.running().filter(|running| !running.is_stuck);
+        let running = self.running().filter(|running| !(running.is_stuck || running.keeps));
         running.map(|running| running.since + STUCK).chain(self.rest).chain(self.late).min()
     }
 
@@ -283,7 +325,7 @@ impl Helpers {
 
     fn give_up(&mut self, now: Instant, all: &mut Vec<Done>) {
         for running in self.helpers.values_mut().filter_map(|helper| helper.running.as_mut()) {
-            if running.is_stuck || now < running.since + STUCK {
+            if running.is_stuck || running.keeps || now < running.since + STUCK {
                 continue;
             }
             running.is_stuck = true;
@@ -363,12 +405,10 @@ impl Helpers {
         let (socket, its) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let (tasks, orders) = channel();
-        let (outbox, told, watched) = (self.outbox.clone(), self.told.clone(), self.watched.clone());
-        let policy = self.policy.clone();
+        let (outbox, told, policy) = (self.outbox.clone(), self.told.clone(), self.policy.clone());
         let number = its.as_raw_fd();
-        let thread = Thread { name: self.next, outbox, orders, told, watched, policy };
-        let builder = std::thread::Builder::new().name("towpath-helper".to_owned());
-        let run = move || match sys::separate_descriptors(number, &thread.descriptors()) {
+        let thread = Thread { name: self.next, outbox, orders, told, policy };
+        let run = move || match sys::separate_descriptors(number, &[thread.told.as_raw_fd()]) {
             Ok(socket) => {
                 // The starter may close its end now: this thread's copy stays open.
                 thread.say(Word::Separate);
@@ -378,7 +418,8 @@ impl Helpers {
                 tracing::error!("a helper thread cannot separate its descriptors from the service's: {e}");
             }
         };
-        builder.spawn(run).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::AGAIN))?;
+        let started = threads::start("towpath-helper", "a helper thread", run);
+        started.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::AGAIN))?;
         let helper = Helper { socket, its: Some(its), since: now, tasks, running: None };
         self.helpers.insert(self.next, helper);
         // So that this is called again when the helper is late.
@@ -389,7 +430,7 @@ impl Helpers {
 
     fn give(&mut self, name: Name, uid: u32, job: Job, now: Instant) {
         let Some(helper) = self.helpers.get_mut(&name) else { return };
-        let running = Running { uid, task: job.task(), since: now, is_stuck: false };
+        let running = Running { uid, task: job.task(), since: now, is_stuck: false, keeps: false };
         // Neither call waits: the helper has taken everything that was sent before.
         let sent = send_descriptor(&helper.socket, job.descriptor().unwrap_or(self.told.as_fd()));
         let sent = sent.and_then(|()| helper.tasks.send(running.task).map_err(|_| Errno::PIPE));
@@ -449,12 +490,10 @@ struct Thread {
     outbox: Sender<(Name, Word)>,
     orders: Receiver<Task>,
     told: Arc<OwnedFd>,
-    watched: Watched,
     policy: Source,
 }
 
 impl Drop for Thread {
-    /// Also after a panic.
     fn drop(&mut self) {
         self.say(Word::Ended);
     }
@@ -467,14 +506,9 @@ impl Thread {
         write_eventfd(self.told.as_fd());
     }
 
-    /// The descriptors of the service that the helper keeps in its own table.
-    fn descriptors(&self) -> Vec<RawFd> {
-        let sets = [&self.watched.listeners, &self.watched.connections].into_iter().flat_map(Alive::sets);
-        sets.map(|set| set.as_raw_fd()).chain([self.told.as_raw_fd()]).collect()
-    }
-
     /// Does tasks until the service has closed its end.
     fn run(&self, socket: &OwnedFd) {
+        let mut kept = None;
         loop {
             let fd = match receive_descriptor(socket) {
                 Err(Errno::INTR) => continue,
@@ -483,7 +517,16 @@ impl Thread {
             };
             let Ok(task) = self.orders.recv() else { return };
             let done = match task {
-                Task::Receive(peer) => Some(Done::Received(peer, self.receive(&Line::new(fd)))),
+                Task::Receive(peer) => Some(Done::Received(peer, receive(&Line::new(fd), &mut kept))),
+                Task::Watch(peer, of) => {
+                    let is_watched =
+                        kept.take().is_some_and(|shown| watch(fd.as_fd(), &shown, of.cookie).is_ok());
+                    Some(Done::Released(peer, Some((of, is_watched))))
+                }
+                Task::Release(peer) => {
+                    drop(kept.take());
+                    Some(Done::Released(peer, None))
+                }
                 // Closing the last descriptor of a line also closes the descriptors in its queue, and that may block.
                 Task::Close => {
                     drop(fd);
@@ -495,20 +538,23 @@ impl Thread {
             self.say(Word::Done(done));
         }
     }
+}
 
-    /// Receives a message and looks into its descriptor. All descriptors are closed when this returns: an application that has its answer
-    /// may close its socket and bind another to the same port.
-    fn receive(&self, line: &Line) -> Result<Message, LineError> {
-        let Received { message, fds, is_short } = line.receive::<ToService>(false)?;
-        let set = match message.request {
-            Request::Listen { .. } => Some(&self.watched.listeners),
-            Request::Leave(_) => Some(&self.watched.connections),
-            _ => None,
-        };
-        let shown = match fds.as_slice() {
-            [fd] => look(fd, set),
-            _ => None,
-        };
-        Ok(Message { said: message, shown, is_short })
-    }
+/// Receives a message and looks into its descriptor. The descriptor of a socket that the service may watch goes to `kept`; all others are
+/// closed when this returns, and that one before the process has its answer: it may then close its socket and bind another to the same
+/// port.
+fn receive(line: &Line, kept: &mut Option<OwnedFd>) -> Result<Message, LineError> {
+    let Received { message, mut fds, is_short } = line.receive::<ToService>(false)?;
+    let shown = match fds.as_slice() {
+        [fd] => look(fd),
+        _ => None,
+    };
+    let may_be_watched = matches!(message.request, Request::Listen { .. } | Request::Leave(_));
+    *kept = fds.pop().filter(|_| shown.is_some() && may_be_watched);
+    Ok(Message { said: message, shown, is_short, is_kept: kept.is_some() })
+}
+
+/// True for a message with a descriptor that its helper keeps.
+fn is_kept(done: &Option<Done>) -> bool {
+    matches!(done, Some(Done::Received(_, Ok(Message { is_kept: true, .. }))))
 }

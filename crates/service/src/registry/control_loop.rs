@@ -51,9 +51,9 @@ impl Registry {
         (&mut self.log_limit, self.now)
     }
 
-    /// The descriptors that become readable when a watched listening socket has ended.
-    pub fn listener_sets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.listeners.alive.sets()
+    /// The descriptor that becomes readable when a watched listening socket has ended.
+    pub fn ended_listeners(&self) -> Option<BorrowedFd<'_>> {
+        self.listeners.alive.ends()
     }
 
     /// The descriptor that becomes readable when an agent has something to say; `None`: the service has no agents.

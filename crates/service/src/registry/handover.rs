@@ -23,7 +23,7 @@ use crate::registry::memory::region::Use;
 use crate::registry::memory::slot_key::SlotKey;
 use crate::registry::output::Output;
 use crate::registry::relay::endpoint::{ADVICE, End, Place};
-use crate::registry::{Answer, Registry};
+use crate::registry::{Answer, Registry, Watch};
 use control::{KernelReason, Left, Reply};
 use queue::holding;
 use queue::stream::{Sender, raise, watch};
@@ -32,7 +32,6 @@ use shm::half_flags::{FAILED, FIN, NEAR, OPEN, READ_CLOSED, RESET, WANT_SPACE};
 use shm::{Half, KEPT, Side, SockBlock, TRUST, TRUST_CONTEXT};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 /// Most relays in a row. A further move must wait until two of them have become one.
 const ROW_MAX: usize = 16;
@@ -54,7 +53,7 @@ struct Shut {
 impl Registry {
     /// Answers `Request::Leave`: a process passes a connection's descriptor on and leaves the connection with the service.
     pub fn leave(&mut self, id: u32, left: Left, shown: Option<&Shown>) -> Answer {
-        let Some(&Shown { cookie, watched, .. }) = shown else {
+        let Some(&Shown { cookie, .. }) = shown else {
             return Answer::Offence("it left something that is no TCP socket".to_owned());
         };
         let owners = [self.regions.get(&left.home).map(|r| r.owner), self.party_of(&left)];
@@ -66,20 +65,16 @@ impl Registry {
             return self.left_too_late(cookie, &left);
         };
         let owners = [home, place];
-        let (Some(family), Some(block)) = (self.family_of(home), self.block(&left)) else {
+        let Some(family) = self.family_of(home).filter(|_| self.block(&left).is_some()) else {
             return Answer::refused(Errno::INVAL, "there is no such socket");
         };
-        block.holders.fetch_or(TRUST, Ordering::AcqRel);
-        self.keep_slot(&left);
-        // Its next holder does not know that the first bytes must be announced.
-        self.let_in(self.origin_at(left.region, left.slot));
-        let trust = Trust { cookie, left, ends, owners, family, relay: None };
         let known = self.trusts.find(cookie).map(|(key, _)| key);
         match (known, self.trusts.at(SlotKey::of_left(&left), left.side)) {
             (None, None) => {}
             (known, there) if known == there => return Answer::plain(Reply::Done),
             // A process with another program's descriptor must not pass a connection of its own off as that descriptor's.
             _ => {
+                // The library has set the bit beforehand.
                 self.hold_no_more(&left);
                 return Answer::refused(
                     Errno::EXIST,
@@ -87,12 +82,31 @@ impl Registry {
                 );
             }
         }
-        if !watched {
-            self.hold_no_more(&left);
-            return Answer::refused(Errno::NOSPC, "the service cannot watch the descriptor");
+        let uid = self.applications.get(&id).map_or(0, |a| a.uid);
+        let set = match self.trusts.alive.place(cookie, uid, true) {
+            Ok(set) => set,
+            Err(e) => {
+                self.hold_no_more(&left);
+                return Answer::refused(e, "the service cannot watch the descriptor");
+            }
+        };
+        if let Some(block) = self.block(&left) {
+            block.holders.fetch_or(TRUST, Ordering::AcqRel);
         }
-        self.trusts.add(trust);
-        Answer::plain(Reply::Done)
+        self.keep_slot(&left);
+        // Its next holder does not know that the first bytes must be announced.
+        self.let_in(self.origin_at(left.region, left.slot));
+        self.trusts.add(Trust { cookie, left, ends, owners, family, relay: None });
+        Answer::plain(Reply::Done).watching(Watch { cookie, is_listener: false }, set)
+    }
+
+    /// The socket that a process has left could not be watched: the service does not keep the connection.
+    pub fn unwatched_trust(&mut self, cookie: u64) -> Answer {
+        if let Some((key, trust)) = self.trusts.find(cookie) {
+            self.trusts.remove(key);
+            self.hold_no_more(&trust.left);
+        }
+        Answer::refused(Errno::NOSPC, "the service cannot watch the descriptor")
     }
 
     /// Clears the service's holder bit in the connection's socket block, unless another trust needs it.
@@ -391,21 +405,27 @@ impl Registry {
         self.hold_no_more(&left);
     }
 
-    /// Closes connections and ends listeners that no process has a descriptor of. Returns when to look again.
-    pub fn settle_trusts(&mut self) -> Option<Instant> {
+    /// Closes connections and ends listeners that no process has a descriptor of: takes one piece of the round, if one is due.
+    pub fn look_at_trusts(&mut self) {
+        let now = self.now;
+        if !self.trusts.begin_round(now, self.listeners.all.keys().copied()) {
+            return;
+        }
+        let regions = &self.regions;
         let is_alone = |t: &Trust| {
             // Trusts with cookie 0 are connections kept at a listener; they end with it.
+            let block = || regions.get(&t.left.home)?.memory.region().sock(t.left.sock);
             t.relay.is_none()
                 && t.cookie != 0
-                && self.block(&t.left).is_none_or(|b| b.holders.load(Ordering::Acquire) & !TRUST == 0)
+                && block().is_none_or(|b| b.holders.load(Ordering::Acquire) & !TRUST == 0)
         };
-        let alone: Vec<(u64, u64)> =
-            self.trusts.iter().filter(|(_, t)| is_alone(t)).map(|(key, t)| (key, t.cookie)).collect();
+        let alone = self.trusts.next_piece(is_alone);
         let cookies: Vec<u64> = alone.iter().map(|(_, cookie)| *cookie).collect();
         let forsaken = self.trusts.alive.forsaken(&cookies);
         let over = alone.iter().filter(|(_, cookie)| forsaken.contains(cookie));
         over.for_each(|(key, _)| self.end_trust(*key, false));
-        let are_deserted = self.settle_deserted();
-        (forsaken.len() < cookies.len() || are_deserted).then(|| self.trusts.later(self.now))
+        let listeners = self.trusts.next_listeners();
+        let are_deserted = self.settle_deserted(&listeners);
+        self.trusts.end_piece(now, forsaken.len() < cookies.len() || are_deserted);
     }
 }

@@ -14,7 +14,7 @@ use crate::registry::listen::grants::Grants;
 use crate::registry::listen::origin::Incoming;
 use crate::registry::listen::table::{Holders, Home, Listener};
 use crate::registry::local::shown::Shown;
-use crate::registry::{Answer, Registry};
+use crate::registry::{Answer, Registry, Watch};
 use control::{KernelReason, Reply, Unlisten};
 use rustix::io::Errno;
 use shm::SLEEPERS;
@@ -33,7 +33,7 @@ impl Registry {
         let Some(shown) = shown else {
             return Answer::Offence("it listens by something that is no TCP socket".to_owned());
         };
-        if !(shown.listens && shown.watched) {
+        if !shown.listens {
             return Answer::kernel(KernelReason::NotListening);
         }
         let known = self.listeners.of_socket(shown.cookie);
@@ -78,10 +78,16 @@ impl Registry {
         if is_served && self.listeners.overlapping(&listener).any(|(_, other)| is_elsewhere(other)) {
             return Answer::refused(Errno::ADDRINUSE, "a socket of another network namespace listens there");
         }
-        let (queue, port) = (self.new_region_id(), listener.local.port());
+        let (queue, port, cookie) = (self.new_region_id(), listener.local.port(), listener.cookie);
+        let Ok(set) = self.listeners.alive.place(cookie, uid, true) else {
+            return Answer::kernel(KernelReason::ServiceDescriptors);
+        };
         self.listeners.add(queue, listener);
         if let Err(error) = self.tcp_listen(queue, backlog) {
             self.end_listener(queue);
+            if set.is_some() {
+                self.listeners.alive.added(cookie, false);
+            }
             return Answer::refused(Errno::from_raw_os_error(i32::from(error.errno())), &error.to_string());
         }
         // A new listener may change which one a connection to this port belongs to.
@@ -89,7 +95,22 @@ impl Registry {
         self.count_sockets([id], 1);
         self.tcp_room(queue);
         self.listens_here(id, shown.inode);
-        self.tell_queue(id, queue, false)
+        self.tell_queue(id, queue, false).watching(Watch { cookie, is_listener: true }, set)
+    }
+
+    /// The socket of `watch` was added to its set, or was not. `answer`: that to the process that has shown it. Returns the answer.
+    pub fn watched(&mut self, watch: Watch, is_added: bool, answer: Answer) -> Answer {
+        let Watch { cookie, is_listener } = watch;
+        let alive = if is_listener { &mut self.listeners.alive } else { &mut self.trusts.alive };
+        alive.added(cookie, is_added);
+        match is_listener {
+            _ if is_added => answer,
+            true => {
+                self.listeners.of_socket(cookie).into_iter().for_each(|id| drop(self.end_listener(id)));
+                Answer::kernel(KernelReason::ServiceDescriptors)
+            }
+            false => self.unwatched_trust(cookie),
+        }
     }
 
     /// The place for connections of a process that listens.

@@ -106,7 +106,7 @@ impl Registry {
         self.release_holders(family_id, 1 << holder, false);
         // The process may have closed what the service holds, too.
         self.trusts.changed = true;
-        self.trusts.hurry();
+        self.trusts.hurry(self.now, Duration::ZERO);
         // Only after the bit is out of every block: a parent gives it to its next child at once.
         self.give_holder_back(id, holder);
         Answer::Silent
@@ -135,7 +135,7 @@ impl Registry {
         // Only after that: the dead process's own bit is no promise of a child that may accept.
         self.repair_queues(&a);
         self.statistics.end(a.process);
-        self.trusts.hurry();
+        self.trusts.hurry(self.now, Duration::ZERO);
         // Unknown holder bits are left: a child forked just before may be about to say hello.
         if let Some(family) = self.families.get_mut(&family_id).filter(|_| !offender) {
             family.wait_for_children(id, self.now + GHOST, unknown);
@@ -160,7 +160,7 @@ impl Registry {
     /// Ends everything that no live process holds. Returns when to look again.
     pub fn reap(&mut self, offender: bool) -> Option<Instant> {
         let now = self.now;
-        let (mut next, mut over, mut expired) = (self.settle_trusts(), Vec::new(), Vec::new());
+        let (mut next, mut over, mut expired) = (None, Vec::new(), Vec::new());
         // The service must find the family of a connection that another holder of a socket may accept.
         let awaited: HashSet<u32> =
             self.owners_of_unaccepted().into_iter().filter_map(|owner| self.family_of(owner)).collect();

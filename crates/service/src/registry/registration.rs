@@ -23,6 +23,7 @@ use shm::{CONTEXTS, HELD_CONTEXT, Region, SLOW_CONTEXT, Side, TRUST, TRUST_CONTE
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// The process at the other end of a control line, as the kernel reports it (`SO_PEERCRED`).
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +36,8 @@ pub struct Credentials {
     pub gid: u32,
     /// Network namespace in which the control line was made (`SO_NETNS_COOKIE`).
     pub namespace: u64,
+    /// It is root, or the service's own user, in the service's own namespaces: it may change and end the service.
+    pub is_administrator: bool,
 }
 
 /// The place of a process in its family.
@@ -144,6 +147,7 @@ impl Registry {
             holder,
             uid: who.uid,
             gid: who.gid,
+            is_administrator: who.is_administrator,
             cgroup: if self.policy.asks_for_cgroups() { procfs::cgroup(who.pid) } else { None },
             pid: who.pid,
             namespace: who.namespace,
@@ -177,8 +181,7 @@ impl Registry {
             Request::Leave(left) => self.leave(id, left, shown),
             Request::Present { sock } => self.present(id, sock, shown),
             Request::LetGo => {
-                self.trusts.changed = true;
-                self.trusts.hurry();
+                self.trusts.hurry(self.now, Duration::ZERO);
                 Answer::Silent
             }
             Request::Hello { .. } => Answer::Offence("a second hello".to_owned()),
@@ -239,7 +242,7 @@ impl Registry {
     /// Makes a new region of that family known to the table of wakers, the cores and the slow path. `core` reads its waker of [`TRUST_CONTEXT`].
     pub fn introduce_region(&mut self, region: &AppRegion, family: u32, core: usize) {
         let index = region.memory.index;
-        self.wakers.set_region(index, Some(family));
+        self.wakers.set_region(index, Some((family, region.memory.area.clone())));
         self.wakers.set_context(family, TRUST_CONTEXT, Some(self.cores[core].waker()));
         for (core, waker) in region.wakers[1..].iter().enumerate() {
             self.command(core, Command::Watch(waker.clone(), Some(index)));

@@ -18,6 +18,7 @@ use crate::registry::memory::connection::{Connection, Relay, Stage};
 use crate::registry::memory::pairs::PairRegion;
 use crate::registry::memory::region::Use;
 use crate::registry::memory::slot_key::SlotKey;
+use crate::registry::registration::Credentials;
 use crate::registry::report::bottleneck::Limit;
 use crate::registry::report::explain::Detail;
 use crate::registry::report::port_stats::Traffic;
@@ -84,10 +85,9 @@ pub enum Viewer {
 }
 
 impl Viewer {
-    /// The viewer for the user of a control line.
-    pub fn of(uid: u32) -> Self {
-        let own = rustix::process::geteuid().as_raw();
-        if uid == own || uid == 0 { Self::All } else { Self::User(uid) }
+    /// The viewer at a control line.
+    pub fn of(who: Credentials) -> Self {
+        if who.is_administrator { Self::All } else { Self::User(who.uid) }
     }
 
     /// True when processes of user `uid` may be seen.

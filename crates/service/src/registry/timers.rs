@@ -8,8 +8,6 @@ use std::time::{Duration, Instant};
 const SWEEP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
 /// First pause after a process has died: its peers are about to read the end and close their sides.
 const SOON: Duration = Duration::from_millis(50);
-/// A process that has said that it no longer listens mostly closes the descriptor within this time.
-const CLOSING: Duration = Duration::from_millis(1);
 
 impl Registry {
     /// When there is something to do, if nothing else happens; `None`: never.
@@ -20,22 +18,19 @@ impl Registry {
         {
             return Some(self.now);
         }
-        let soon = self.trusts.soon.then(|| self.now + CLOSING);
+        let look = self.trusts.due(self.now);
         let sweep = self.timers.sweep.map(|sweep| sweep.at);
         let scaling = self.scaling.due().map(|at| self.tcp.system_time(at));
         let parts = [self.counting.due(), self.listeners.deferred.due(), self.held.due(), self.agents_due()];
-        [soon, sweep, self.timers.reap, self.tcp.due(), scaling].into_iter().chain(parts).flatten().min()
+        [look, sweep, self.timers.reap, self.tcp.due(), scaling].into_iter().chain(parts).flatten().min()
     }
 
     /// Does all that is due. The caller carries the outputs out, and calls [`Self::pump`].
     pub fn handle_timers(&mut self) {
         let now = self.now;
+        self.look_at_trusts();
         if std::mem::take(&mut self.trusts.changed) {
             self.timers.reap = Some(now);
-        }
-        if std::mem::take(&mut self.trusts.soon) {
-            let soon = now + CLOSING;
-            self.timers.reap = Some(self.timers.reap.map_or(soon, |at| at.min(soon)));
         }
         if self.timers.reap.is_some_and(|at| at <= now) {
             self.reap_on_time();

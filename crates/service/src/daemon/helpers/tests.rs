@@ -10,7 +10,7 @@ fn sockets() -> (OwnedFd, OwnedFd) {
 }
 
 fn helpers() -> Helpers {
-    Helpers::new(Watched::open().unwrap(), Source::Nowhere).unwrap()
+    Helpers::new(Source::Nowhere).unwrap()
 }
 
 /// Adds an idle helper that has no thread. Returns the thread's ends.
@@ -60,7 +60,7 @@ fn a_job_fails_when_its_helper_has_ended_and_the_next_gets_another_helper() {
     let line = Arc::new(Line::new(sockets().0));
     helpers.ask(USER, Job::Receive(7, line), Instant::now()).unwrap();
     assert!(helpers.helpers.is_empty());
-    assert!(matches!(helpers.finished(Instant::now())[..], [Done::Stuck(7)]));
+    assert!(matches!(helpers.finished(Instant::now())[..], [Done::Stuck(7, None)]));
     check_that_jobs_are_done(&mut helpers);
 }
 
@@ -71,7 +71,7 @@ fn a_helper_that_ends_during_a_job_is_no_longer_idle_or_busy() {
     helpers.ask(USER, Job::Receive(7, Arc::new(Line::new(sockets().0))), Instant::now()).unwrap();
     assert!(helpers.finished(Instant::now()).is_empty() && helpers.running().count() == 1);
     helpers.outbox.send((0, Word::Ended)).unwrap();
-    assert!(matches!(helpers.finished(Instant::now())[..], [Done::Stuck(7)]));
+    assert!(matches!(helpers.finished(Instant::now())[..], [Done::Stuck(7, None)]));
     assert!(!helpers.helpers.contains_key(&0));
     check_that_jobs_are_done(&mut helpers);
 }
@@ -137,7 +137,7 @@ fn a_stuck_user_is_served_again_when_its_helper_has_ended() {
     let (mut helpers, start) = (helpers(), Instant::now());
     let _far = add_idle(&mut helpers);
     helpers.ask(USER, Job::Receive(7, Arc::new(Line::new(sockets().0))), start).unwrap();
-    assert!(matches!(helpers.finished(start + STUCK)[..], [Done::Stuck(7)]));
+    assert!(matches!(helpers.finished(start + STUCK)[..], [Done::Stuck(7, None)]));
     let refused = helpers.ask(USER, Job::Receive(9, Arc::new(Line::new(sockets().0))), start + STUCK);
     assert_eq!(refused, Err(Errno::AGAIN));
     helpers.outbox.send((0, Word::Ended)).unwrap();

@@ -18,6 +18,8 @@ const DESERTED_MOST: usize = 1024;
 /// Connections at a listener that no process accepts from are reset after this time: perhaps only programs without our library still have
 /// the socket.
 const KEPT: Duration = Duration::from_secs(5);
+/// A process that has said that it no longer listens mostly closes the descriptor within this time.
+const CLOSING: Duration = Duration::from_millis(1);
 
 impl Registry {
     /// True for a process that may accept from a listener: it has shown the socket, or it is a forked child of one that has.
@@ -55,8 +57,7 @@ impl Registry {
     fn look_for_acceptors(&mut self, queue: u32) {
         let Some(l) = self.listeners.all.get(&queue) else { return };
         if !self.has_holders(l) {
-            self.trusts.hurry();
-            self.trusts.soon = true;
+            self.trusts.hurry(self.now, CLOSING);
         }
         if self.has_acceptors(l) {
             // The sleeper that was woken last may be the one that has left.
@@ -118,11 +119,10 @@ impl Registry {
         its.min_by_key(|(id, listener)| (listener.since, *id)).map(|(id, _)| id)
     }
 
-    /// Ends the listeners without a process that certainly accepts, if no process has their socket open; resets connections that have
-    /// waited too long where none accepts. True: some of these listeners remain.
-    pub fn settle_deserted(&mut self) -> bool {
-        let all: Vec<u32> = self.listeners.all.keys().copied().collect();
-        let left = self.end_forsaken(&all);
+    /// Ends those of these listeners without a process that certainly accepts, if no process has their socket open; resets connections that
+    /// have waited too long where none accepts. True: some of these listeners remain.
+    pub fn settle_deserted(&mut self, ids: &[u32]) -> bool {
+        let left = self.end_forsaken(ids);
         left.iter().for_each(|id| self.reset_old(*id));
         !left.is_empty()
     }
@@ -137,6 +137,8 @@ impl Registry {
         let forsaken = self.listeners.alive.forsaken(&cookies);
         let (over, left): (Vec<_>, Vec<_>) =
             doubtful.into_iter().partition(|(_, cookie)| forsaken.contains(cookie));
+        // The family of one that ends may be needed no more.
+        self.trusts.changed |= !over.is_empty();
         over.into_iter().for_each(|(id, _)| drop(self.end_listener(id)));
         left.into_iter().map(|(id, _)| id).collect()
     }

@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn the_exact_address_wins_and_dual_stack_comes_last() {
-        let mut all = Listeners::new(Alive::open(1).unwrap());
+        let mut all = Listeners::new(Alive::open(true).unwrap());
         for (i, (local, v6_only)) in
             [("[::]:80", false), ("0.0.0.0:80", false), ("127.0.0.2:80", false), ("[::]:81", true)]
                 .into_iter()

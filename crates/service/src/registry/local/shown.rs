@@ -2,7 +2,6 @@
 //! helper thread asks them.
 
 use crate::registry::listen::table::canonical;
-use crate::registry::process::fd_liveness::Alive;
 use crate::sys;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, ipproto, sockopt};
@@ -27,12 +26,10 @@ pub struct Shown {
     pub reuse_port: bool,
     /// It has `SO_REUSEADDR` set.
     pub reuse_address: bool,
-    /// It is in the epoll set that was given, and stays there while any process has it open.
-    pub watched: bool,
 }
 
-/// Asks the kernel about `socket`, and adds it to `set`. `None`: it is not a TCP socket.
-pub fn look(socket: &OwnedFd, set: Option<&Alive>) -> Option<Shown> {
+/// Asks the kernel about `socket`. `None`: it is not a TCP socket.
+pub fn look(socket: &OwnedFd) -> Option<Shown> {
     // First a question that only sockets answer: files of other kinds are asked nothing.
     if sockopt::socket_protocol(socket).ok()? != Some(ipproto::TCP) {
         return None;
@@ -48,6 +45,5 @@ pub fn look(socket: &OwnedFd, set: Option<&Alive>) -> Option<Shown> {
         v6_only: is_v6 && sockopt::ipv6_v6only(socket).ok()?,
         reuse_port: sockopt::socket_reuseport(socket).ok()?,
         reuse_address: sockopt::socket_reuseaddr(socket).ok()?,
-        watched: set.is_some_and(|set| set.watch(socket, cookie).is_ok()),
     })
 }

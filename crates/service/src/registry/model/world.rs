@@ -8,9 +8,10 @@ use crate::cores::wakers::new_eventfd;
 use crate::cores::wakers::{Wakers, write_eventfd};
 use crate::daemon::clock::Clock;
 use crate::daemon::net_port;
-use crate::registry::local::shown::{Shown, look};
+use crate::registry::local::shown::look;
 use crate::registry::output::{Output, Pushed};
-use crate::registry::process::fd_liveness::Watched;
+use crate::registry::policy::permission::is_privileged;
+use crate::registry::process::fd_liveness::{Watched, watch};
 use crate::registry::registration::Credentials;
 use crate::registry::report::profile_switch::Counting;
 use crate::registry::scaling::machine::Machine;
@@ -85,7 +86,7 @@ impl World {
         let tcp =
             Tcp::new(&config, common.flows.clone(), opened.mac, opened.mtu, rings, Instant::now()).unwrap();
         let counting = Counting::new(common.cycles);
-        let registry = Registry::new(config, vec![handle], common.wakers, tcp, scaling, counting, &watched);
+        let registry = Registry::new(config, vec![handle], common.wakers, tcp, scaling, counting, watched);
         Self {
             watched_first: core.watched(),
             registry,
@@ -103,7 +104,13 @@ impl World {
         let id = self.next_line;
         self.next_line += 1;
         self.pushes.insert(id, Vec::new());
-        let who = Credentials { pid: pid as i32, uid: user, gid: user, namespace: sys::own_namespace() };
+        let who = Credentials {
+            pid: pid as i32,
+            uid: user,
+            gid: user,
+            namespace: sys::own_namespace(),
+            is_administrator: is_privileged(user),
+        };
         let answer = self.registry.hello(id, who, request);
         self.settle();
         reply_of(answer).0
@@ -118,8 +125,15 @@ impl World {
 
     /// A registered process asks and shows a socket.
     pub fn ask_showing(&mut self, id: u32, request: Request, socket: &OwnedFd) -> (Reply, Descriptors) {
-        let shown = self.look(&request, socket);
-        let answer = self.registry.request(id, request, Some(&shown));
+        let shown = look(socket).unwrap();
+        let answer = match self.registry.request(id, request, Some(&shown)) {
+            // What a helper thread does.
+            Answer::Watch(of, set, answer) => {
+                let is_added = watch(set.as_fd(), socket, of.cookie).is_ok();
+                self.registry.watched(of, is_added, *answer)
+            }
+            answer => answer,
+        };
         self.settle();
         reply_of(answer)
     }
@@ -129,15 +143,6 @@ impl World {
         let answer = self.registry.request(id, request, None);
         assert!(!matches!(answer, Answer::Offence(_)), "an honest process was detached: {answer:?}");
         self.settle();
-    }
-
-    /// What a helper thread finds out.
-    fn look(&self, request: &Request, socket: &OwnedFd) -> Shown {
-        let set = match request {
-            Request::Listen { .. } => &self.registry.listeners.alive,
-            _ => &self.registry.trusts.alive,
-        };
-        look(socket, Some(set)).unwrap()
     }
 
     /// The messages that a process was sent unasked.
