@@ -159,6 +159,15 @@ impl Seen {
     }
 }
 
+/// A waiting frame that may go before others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Express {
+    /// The next segment of this flow; the one after it begins at this number.
+    Flow(FlowId, SeqNumber),
+    /// A TCP segment of no flow.
+    NoFlow,
+}
+
 /// A received frame, with what the port said of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame<'a> {
@@ -182,15 +191,15 @@ pub(crate) fn mark_last(seen: &mut [Seen]) {
 }
 
 impl State {
-    /// For the next segment in order of an express flow: the flow, and where the segment after it begins. An express flow asks to be one, or has
-    /// a small receive window: its peer has at most the initial window of bytes under way. So the segment may go before those of others.
-    /// `taken`: what this function has returned for the last segment that was taken and is not handled yet.
+    /// Says whether a waiting frame may go before others: the next segment in order of an express flow, which asks to be one, or has a small receive
+    /// window, so that its peer has at most the initial window of bytes under way; or a segment of no flow, which begins a connection.
+    /// `taken`: the segment of a flow that was taken last and is not handled yet.
     pub(crate) fn express(
         &self,
         flows: &Flows,
         frame: &[u8],
         taken: Option<(FlowId, SeqNumber)>,
-    ) -> Option<(FlowId, SeqNumber)> {
+    ) -> Option<Express> {
         // The checksum is verified when the packet is handled.
         let (hash, seq, len) = match CommonSegment::read(frame, RxChecksum::Verified) {
             Some(s) => (flows.table().hash_v4(s.tuple()), s.seq(), s.payload.len()),
@@ -201,7 +210,7 @@ impl State {
                 _ => return None,
             },
         };
-        let id = flows.table().find(hash, |_| true)?;
+        let Some(id) = flows.table().find(hash, |_| true) else { return Some(Express::NoFlow) };
         let mut guard = flows.lock_briefly(id)?;
         let f = guard.parts();
         match f.tx.traffic & !class::DSCP {
@@ -214,7 +223,7 @@ impl State {
             Some((flow, next)) if flow == id => next,
             _ => f.rx.rcv_nxt,
         };
-        (seq == expected).then(|| (id, expected.plus(len as u32)))
+        (seq == expected).then(|| Express::Flow(id, expected.plus(len as u32)))
     }
 
     /// Stage three: gives the packet to its flow, or to the slow path.

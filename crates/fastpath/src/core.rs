@@ -1,6 +1,6 @@
 //! The poll loop of one core, on one screen.
 
-use crate::classify::{self, Seen};
+use crate::classify::{self, Express, Seen};
 use crate::counters::Counters;
 use crate::flow_lists::FlowLists;
 use crate::meter::{Meter, Part};
@@ -15,6 +15,10 @@ use std::sync::Arc;
 
 /// Receive-ring space is prefetched this many packets ahead: the packets' slots have arrived in the cache by then.
 const AHEAD: usize = 4;
+
+/// Most segments of no flow that a round takes before others: half of a batch, so that a flood of SYNs leaves the other half to established flows. The
+/// next round is one for all packets.
+const NO_FLOW_MAX: usize = BATCH / 2;
 
 /// What one round did, and when the next one is due at the latest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -165,16 +169,22 @@ impl Core {
         self.handle(port, meter)
     }
 
-    /// Receives packets of express flows that wait behind other packets. Returns their number.
+    /// Receives packets of express flows, and a few of no flow, that wait behind other packets. Returns their number.
     #[cold]
     fn packets_ahead<P: Port + ?Sized>(&mut self, port: &mut P, meter: &mut impl Meter) -> u32 {
         meter.enter(Part::PortReceive);
         let Self { flows, batch, state, .. } = self;
-        let mut taken = None;
-        port.receive_ahead(batch, &mut |frame| {
-            let found = state.express(flows, frame, taken);
-            taken = found.or(taken);
-            found.is_some()
+        let (mut taken, mut without_flow) = (None, 0);
+        port.receive_ahead(batch, &mut |frame| match state.express(flows, frame, taken) {
+            Some(Express::Flow(id, next)) => {
+                taken = Some((id, next));
+                true
+            }
+            Some(Express::NoFlow) => {
+                without_flow += 1;
+                without_flow <= NO_FLOW_MAX
+            }
+            None => false,
         });
         self.state.taken_ahead += self.batch.len() as u64;
         if self.batch.is_empty() { 0 } else { self.handle(port, meter) }

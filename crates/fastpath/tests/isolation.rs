@@ -3,14 +3,15 @@
 use crate::harness::{Host, MAC_A, MAC_B, Sock, config, endpoints, install};
 use crate::peer::Peer;
 use crate::scene::{IRS, ISS, MSS};
+use base::limits::BATCH;
 use base::{Duration, Instant};
-use flow::{AppRegion, Command, Config, FlowId, Limits, RateLimit, class};
+use flow::{AppRegion, Command, Config, FlowId, FrameReason, Limits, RateLimit, class};
 use port::{Capabilities, Direction, Line, Port, Tracer};
 use port_memory::{LinkOptions, link};
 use shm::{Kind, Params, Region};
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex};
-use wire::{Endpoint, FourTuple};
+use wire::{Endpoint, FourTuple, TcpFlags};
 
 /// Number of bulk flows. The flow after them carries small requests.
 const BULK: usize = 8;
@@ -56,6 +57,8 @@ struct Crowd {
     flows: Vec<Flow>,
     /// The regions of the applications. The host acts for the application of the region that it has.
     regions: Vec<Arc<AppRegion>>,
+    /// Number of segments of no flow that have come.
+    without_flow: u16,
     now: Instant,
 }
 
@@ -105,7 +108,8 @@ fn crowd_within(owners: &[usize], limits: &[Limits]) -> Crowd {
             seen.lock().unwrap().push(Passed { is_sent, ports: [port(34), port(36)], len });
         }
     }));
-    Crowd { host, port, passed, peer: Peer::new(far, remote, local, ISS, IRS), flows, regions, now }
+    let peer = Peer::new(far, remote, local, ISS, IRS);
+    Crowd { host, port, passed, peer, flows, regions, without_flow: 0, now }
 }
 
 impl Crowd {
@@ -467,4 +471,92 @@ fn requests_without_end_that_arrive_gain_no_more_than_64_kib_against_bulk_flows(
         assert!(gained > 16 << 10 && requests > 100, "it goes before others: {gained}, {requests}");
         assert!(gained <= BYTES_MAX as u64, "{gained}");
     }
+}
+
+impl Crowd {
+    /// Segments come that belong to no flow, each of another port of the peer's host.
+    fn arrive_without_flow(&mut self, count: usize, flags: TcpFlags, payload: &[u8]) {
+        self.peer.ts = Some((1, 0));
+        for _ in 0..count {
+            self.without_flow += 1;
+            self.peer.tuple.src.port = 10_000 + self.without_flow;
+            self.peer.send(0, 0, flags, payload);
+        }
+    }
+
+    /// Number of frames that have come out of the port, and of those, how many were of no flow.
+    fn received(&self) -> (usize, usize) {
+        (self.host.core.counters().packets as usize, self.host.frames.len())
+    }
+}
+
+/// Bulk flows whose windows have grown, with 512 frames in the port behind a batch that was full.
+fn crowded() -> Crowd {
+    let mut all = crowd(&[0; BULK + 1]);
+    all.open_wide();
+    all.grow_windows();
+    while all.host.core.counters().packets < u64::from(all.flows.iter().map(|f| f.sent).sum::<u32>() / MSS) {
+        all.poll();
+    }
+    (0..BULK).for_each(|flow| drop(all.read(flow)));
+    (0..512).for_each(|i| all.arrive(i % BULK, &[7; MSS as usize]));
+    all.poll();
+    all
+}
+
+#[test]
+fn each_segment_of_a_handshake_reaches_the_slow_path_before_the_bulk_frames_that_came_before_it() {
+    let syn_ack = TcpFlags::SYN.with(TcpFlags::ACK);
+    for (flags, reason) in [
+        (TcpFlags::SYN, FrameReason::Syn),
+        (syn_ack, FrameReason::UnknownFlow),
+        (TcpFlags::ACK, FrameReason::UnknownFlow),
+    ] {
+        let mut all = crowded();
+        all.arrive_without_flow(1, flags, &[]);
+        let (before, _) = all.received();
+        all.poll();
+        assert_eq!(all.received(), (before + 1, 1), "{flags:?}: none of the 480 frames before it");
+        assert_eq!(all.host.frames[0].0, reason);
+    }
+}
+
+/// Who comes by the hundred gains no more than half of a batch, and so a request gets through in the same round, and each second round is one
+/// for all.
+#[test]
+fn a_flood_of_syns_leaves_express_and_bulk_flows_their_share_of_each_round() {
+    let mut all = crowded();
+    let bulk_in = |all: &Crowd| -> u64 {
+        (0..BULK).map(|flow| all.host.keeper.lock(all.flows[flow].id).parts().rx.rx_head).sum()
+    };
+    let mut requests = Vec::new();
+    for round in 0..10 {
+        all.arrive_without_flow(200, TcpFlags::SYN, &[]);
+        all.arrive(BULK, b"request");
+        let (bulk, (packets, syns)) = (bulk_in(&all), all.received());
+        all.poll();
+        let (packets, syns) = (all.received().0 - packets, all.received().1 - syns);
+        let is_short = round % 2 == 0;
+        // The request is the packet that is neither a SYN nor a bulk flow's.
+        let frames = ((bulk_in(&all) - bulk) / u64::from(MSS)) as usize;
+        assert_eq!((syns, frames), (BATCH / 2, if is_short { 0 } else { BATCH }), "round {round}");
+        assert_eq!(packets, BATCH / 2 + frames + 1, "round {round}");
+        requests.extend(all.read(BULK));
+        assert_eq!(requests.len(), (round + 1) * b"request".len(), "round {round}");
+    }
+}
+
+/// A segment of no flow that found no place before others keeps its own: none is lost, and each is handled once.
+#[test]
+fn all_syns_of_a_flood_reach_the_slow_path_in_the_end_and_each_once() {
+    let mut all = crowded();
+    all.arrive_without_flow(300, TcpFlags::SYN, &[]);
+    while all.received().0 < all.flows.iter().map(|f| (f.sent / MSS) as usize).sum::<usize>() + 300 {
+        all.poll();
+    }
+    let mut frames: Vec<_> = all.host.frames.iter().map(|(_, frame)| frame.clone()).collect();
+    frames.sort();
+    frames.dedup();
+    assert_eq!((frames.len(), all.host.frames.len()), (300, 300));
+    assert_eq!((0..BULK).map(|flow| all.read(flow).len()).sum::<usize>(), 512 * MSS as usize);
 }
