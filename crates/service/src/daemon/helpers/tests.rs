@@ -14,7 +14,7 @@ fn helpers() -> Helpers {
 }
 
 /// Adds an idle helper that has no thread. Returns the thread's ends.
-fn add_idle(helpers: &mut Helpers) -> (OwnedFd, Receiver<Task>) {
+fn add_idle(helpers: &mut Helpers) -> (OwnedFd, Receiver<(Task, Option<Report>)>) {
     let (its, orders) = add_starting(helpers);
     let mut last = helpers.helpers.last_entry().unwrap();
     last.get_mut().its = None;
@@ -22,7 +22,7 @@ fn add_idle(helpers: &mut Helpers) -> (OwnedFd, Receiver<Task>) {
 }
 
 /// The same for a helper that is starting.
-fn add_starting(helpers: &mut Helpers) -> (OwnedFd, Receiver<Task>) {
+fn add_starting(helpers: &mut Helpers) -> (OwnedFd, Receiver<(Task, Option<Report>)>) {
     let ((socket, its), (tasks, orders)) = (sockets(), channel());
     let far = its.try_clone().unwrap();
     let since = Instant::now();
