@@ -153,10 +153,14 @@ INLINE void stop_pacing(struct sock *sk, struct flow *flow)
 	flow->rate = 0;
 }
 
-/* The flow loses its program: the default algorithm goes on with a window no larger than what is in flight. */
+/*
+ * The flow loses its program: the default algorithm goes on with a window no larger than what is in flight, or than the restart window of RFC
+ * 5681 section 4.1, the initial window; after a timeout with what is in flight alone.
+ */
 INLINE void fall_back(struct sock *sk, struct tcp_sock *tp, struct flow *flow)
 {
-	u32 cwnd = max_u32(min_u32(tp->snd_cwnd, packets_in_flight(tp)), 2);
+	u32 restart = flow->state == CA_LOSS ? 0 : INITIAL_WINDOW;
+	u32 cwnd = max_u32(min_u32(tp->snd_cwnd, max_u32(packets_in_flight(tp), restart)), 2);
 
 	if (flow->program == NO_PROGRAM)
 		return;

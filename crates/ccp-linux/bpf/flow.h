@@ -18,6 +18,8 @@ enum {
 	FIELD_CWND = CONTROLS,
 	FIELD_RATE,
 	FIELDS,
+	/* Packets (RFC 6928; Linux's TCP_INIT_CWND). */
+	INITIAL_WINDOW = 10,
 	NO_PROGRAM = 0,
 	NO_SLOT = 0xffffffff,
 };

@@ -36,7 +36,7 @@ pub enum Command {
         /// The flow that may report.
         flow: FlowId,
     },
-    /// The flow goes back to the default algorithm, with a window no larger than what is in flight.
+    /// The flow goes back to the default algorithm, with a window no larger than what is in flight, or than a new connection's.
     Default {
         /// The flow that has no agent any more.
         flow: FlowId,

@@ -143,12 +143,15 @@ impl Window {
         self.cwnd = bytes.clamp(u64::from(self.mss), u64::from(CWND_MAX)) as u32;
     }
 
-    /// The program decides no more: the algorithm goes on in congestion avoidance, with a window no larger than the `in_flight` bytes,
-    /// because nothing is known of the window that the program has left.
-    pub fn take_from_program(&mut self, now: Instant, in_flight: u32) {
+    /// The program decides no more: the algorithm goes on in congestion avoidance. Nothing is known of the window that the program has left,
+    /// so the new one is no larger than the `in_flight` bytes, which the path carries now, or than a new connection's: "we define the restart
+    /// window (RW) to be equal to min(IW,cwnd)" (RFC 5681 section 4.1). It is never larger than the program's. `is_unheard`: timeouts have
+    /// expired since the last acknowledgement, and one segment is all that may be assumed (the loss window of section 3.1).
+    pub fn take_from_program(&mut self, now: Instant, in_flight: u32, is_unheard: bool) {
         let Law::Program(default) = self.law else { return };
         let fresh = Self::new(default, self.mss, now);
-        let cwnd = self.cwnd.min(in_flight).max(u32::from(self.mss));
+        let restart = if is_unheard { 0 } else { initial(self.mss) };
+        let cwnd = self.cwnd.min(in_flight.max(restart)).max(u32::from(self.mss));
         *self = if fresh.law == Law::Constant { fresh } else { Self { cwnd, ssthresh: cwnd, ..fresh } };
     }
 

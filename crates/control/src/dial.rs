@@ -1,18 +1,23 @@
 //! Connects to the control socket, for the library and the command line. Both believe what the service says, so the socket's folder and the
 //! user of the process at the other end are checked first. Sends nothing.
 //!
-//! Trusted users are root, the user of this process (its effective uid) and the user that [`TRUST_UID_ENV`] names. In a user namespace,
+//! Trusted users are root, the user of this process (its effective uid) and the user that [`TRUST_UID_ENV`] names; only root if the program has
+//! more rights than its caller, whose user it may have become since. In a user namespace,
 //! every user without a number there appears as uid 65534. That uid is trusted only where the namespace maps it, or where the variable
 //! names it; otherwise it could be any user of the host.
 
-use crate::LineError;
+use crate::{LineError, variables};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, open, statat};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::fmt::{self, Display, Formatter};
 use std::path::Path;
+use std::time::Duration;
+
+/// Longest wait for an answer of the service, and for room to ask it; past it the service counts as silent.
+pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Environment variable: the uid of one more user that is trusted to run the service.
 pub const TRUST_UID_ENV: &str = "TOWPATH_TRUST_UID";
@@ -91,10 +96,11 @@ struct Trusted {
 
 impl Trusted {
     fn here() -> Self {
-        let named = std::env::var(TRUST_UID_ENV).ok().and_then(|uid| uid.trim().parse().ok());
+        let named = variables::text(TRUST_UID_ENV).and_then(|uid| uid.trim().parse().ok());
         let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
         let maps_overflow = maps(&map, OVERFLOW_UID);
-        Self { own: rustix::process::geteuid().as_raw(), named, maps_overflow }
+        let own = if variables::is_secure() { 0 } else { rustix::process::geteuid().as_raw() };
+        Self { own, named, maps_overflow }
     }
 
     fn has(&self, uid: u32) -> bool {
@@ -133,6 +139,8 @@ pub fn check_folder(path: &Path) -> Result<(), DialError> {
 fn dial_as(trusted: Trusted, path: &Path) -> Result<OwnedFd, DialError> {
     look(trusted, path)?;
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    // A service that does not accept lets its queue run full.
+    set_socket_timeout(&fd, Timeout::Send, Some(PATIENCE))?;
     connect(&fd, &SocketAddrUnix::new(path)?)?;
     // The credentials of the connection itself decide: the socket at the path may have been replaced since `look` checked the path.
     let uid = socket_peercred(&fd)?.uid.as_raw();

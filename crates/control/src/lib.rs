@@ -2,7 +2,7 @@
 //! `SOCK_SEQPACKET` socket, one message per packet, descriptors by `SCM_RIGHTS`, the sender known by its credentials.
 //!
 //! Only set-up and tear-down use these messages; payload and wake-ups go through shared memory (crates `shm` and `queue`).
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod accept;
 mod address;
@@ -16,6 +16,8 @@ pub mod profile;
 mod reason;
 mod socket_options;
 mod tcp_info;
+#[allow(unsafe_code)]
+pub mod variables;
 
 pub use accept::AcceptRecord;
 pub use address::{address_from_words, address_to_words};
@@ -23,7 +25,7 @@ pub use congestion::{
     CongestionAsk, CongestionName, CongestionRule, FlowEnds, FlowSelector, FlowSubject, Prefix,
 };
 pub use defer_accept::DeferAccept;
-pub use dial::{DialError, Distrust, TRUST_UID_ENV, check_folder, dial};
+pub use dial::{DialError, Distrust, PATIENCE, TRUST_UID_ENV, check_folder, dial};
 pub use line::{FDS_MAX, Line, LineError, MESSAGE_MAX, Received};
 pub use message::{
     CONTROL_SLOT, CoresWish, Counting, Grant, Left, Lent, PROTOCOL, Parent, Push, RegionInfo, Reply, Report,

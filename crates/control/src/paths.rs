@@ -1,5 +1,6 @@
 //! The path of the control socket when none is given.
 
+use crate::variables::{is_secure, variable};
 use std::path::PathBuf;
 
 /// Environment variable: the path of the control socket, for service, library and command line.
@@ -17,17 +18,18 @@ pub fn versions() -> String {
 /// The path in `$TOWPATH_CONTROL`, if it is set, else [`own_control_path`].
 #[must_use]
 pub fn default_control_path() -> PathBuf {
-    std::env::var_os(CONTROL_ENV).filter(|p| !p.is_empty()).map_or_else(own_control_path, PathBuf::from)
+    variable(CONTROL_ENV).filter(|p| !p.is_empty()).map_or_else(own_control_path, PathBuf::from)
 }
 
-/// `/run/towpath/control.sock` for root, else `$XDG_RUNTIME_DIR/towpath/control.sock`, else `/tmp/towpath-UID/control.sock`.
+/// `/run/towpath/control.sock` for root, else `$XDG_RUNTIME_DIR/towpath/control.sock`, else `/tmp/towpath-UID/control.sock`. A program with more
+/// rights than its caller has root's, too: the caller may be the user that it has become since its start.
 #[must_use]
 pub fn own_control_path() -> PathBuf {
     let uid = rustix::process::geteuid();
-    if uid.is_root() {
+    if uid.is_root() || is_secure() {
         return PathBuf::from("/run/towpath/control.sock");
     }
-    match std::env::var_os("XDG_RUNTIME_DIR").filter(|p| !p.is_empty()) {
+    match variable("XDG_RUNTIME_DIR").filter(|p| !p.is_empty()) {
         Some(dir) => PathBuf::from(dir).join("towpath/control.sock"),
         None => PathBuf::from(format!("/tmp/towpath-{}/control.sock", uid.as_raw())),
     }

@@ -1,6 +1,8 @@
 //! Settings of the library: environment variables, or a profile, which is a named set of them. A variable that is set has precedence over
 //! the profile.
 
+use crate::variables;
+
 /// Environment variable: the name of a [`Profile`].
 pub const PROFILE_ENV: &str = "TOWPATH_PROFILE";
 /// Environment variable: longest time to spin before sleeping, microseconds; it overrides the service's setting.
@@ -123,7 +125,7 @@ pub fn setting_in(variable: &str, environment: impl Fn(&str) -> Option<String>) 
 /// The value of a variable in this process.
 #[must_use]
 pub fn setting(variable: &str) -> Option<String> {
-    setting_in(variable, |name| std::env::var(name).ok())
+    setting_in(variable, variables::text)
 }
 
 /// True when the variable is set in this process, itself or by the profile, to anything but `0`.

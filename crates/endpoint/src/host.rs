@@ -4,6 +4,7 @@ use crate::region::Mapped;
 use base::limits::RING_MIN;
 use queue::Violation;
 use queue::pages::class_of;
+use shm::Half;
 use shm::alone::SingleThreaded;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -64,6 +65,11 @@ pub trait Process: Debug + Send + Sync {
     /// Wakes `context` of the region's other side, for which no waker is known here.
     fn wake_other(&self, mapped: &Mapped, context: u32) {
         let _ = (mapped, context);
+    }
+
+    /// Wakes the threads, of any process, that nap at the slot of `half`.
+    fn rouse(&self, half: &Half) {
+        shm::futex::wake(&half.context);
     }
 
     /// Tells the service that a connection whose listener waits for data (`TCP_DEFER_ACCEPT`) has its first bytes.

@@ -8,7 +8,7 @@ use crate::slot_grant::Lease;
 use base::limits::RING_MIN;
 use queue::pages::{CLASSES, Pool};
 use queue::stream::{Sender, watcher};
-use queue::{Doorbell, Ring, Wake};
+use queue::{Doorbell, Ring, Wake, nap};
 use shm::{CONTEXTS, HELD_CONTEXT, Half, Kind, Region, SLOW_CONTEXT, Side, half_flags};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
@@ -186,12 +186,23 @@ impl Mapped {
         self.tell_of(self.halves(slot).1, slot)
     }
 
+    /// Wakes the threads of the other side that nap at the slot of its half `peer`.
+    #[cold]
+    fn rouse(&self, peer: &Half) {
+        if nap::rouse(peer) {
+            self.host.process.rouse(peer);
+        }
+    }
+
     /// [`Self::tell`] for a caller that has the other side's half of `slot`.
     #[inline]
     #[must_use]
     pub fn tell_of(&self, peer: &Half, slot: u32) -> Option<u32> {
         let context = watcher(peer)?;
-        let bell = self.bell(self.side.other(), context)?;
+        let Some(bell) = self.bell(self.side.other(), context) else {
+            self.rouse(peer);
+            return None;
+        };
         let note = || {
             if self.pair {
                 self.halves(slot)
@@ -221,8 +232,19 @@ impl Mapped {
     #[inline]
     #[must_use]
     pub fn ring(&self, bell: Bell) -> Option<u32> {
-        let wake = self.other_bell(bell)?.ring_many(bell.word as usize, bell.bits);
+        let Some(other) = self.other_bell(bell) else {
+            self.rouse_all(bell);
+            return None;
+        };
+        let wake = other.ring_many(bell.word as usize, bell.bits);
         self.wake(wake, bell.context)
+    }
+
+    /// As [`Self::rouse`], at the slots of `bell`.
+    #[cold]
+    fn rouse_all(&self, bell: Bell) {
+        let slots = (0..64).filter(|i| bell.bits & 1 << i != 0).map(|i| bell.word * 64 + i);
+        slots.filter(|slot| self.has(*slot)).for_each(|slot| self.rouse(self.halves(slot).1));
     }
 
     /// Wakes `context` of the other side if it is to be. `Some(c)`: as of [`Self::tell`].

@@ -5,7 +5,7 @@
 use crate::region::Mapped;
 use crate::{Endpoint, flags, state};
 use queue::stream::{Sender, watcher};
-use queue::{Ring, Wake};
+use queue::{Ring, Wake, nap};
 use shm::half_flags::RELEASED;
 use shm::{MOVED, Side, SockBlock};
 use std::sync::Arc;
@@ -50,11 +50,13 @@ impl Endpoint {
     /// Makes the threads of this process that wait for news of this socket look again.
     #[cold]
     pub fn ring_ourselves(&self) {
-        let Some(context) = watcher(self.halves().0) else { return };
-        if let Some(bell) = self.mapped.own_bell(context)
-            && bell.ring(self.slot()) == Wake::Needed
-        {
-            self.process().wake(context);
+        let own = self.halves().0;
+        let Some(context) = watcher(own) else { return };
+        match self.mapped.own_bell(context) {
+            Some(bell) if bell.ring(self.slot()) == Wake::Needed => self.process().wake(context),
+            Some(_) => {}
+            None if nap::rouse(own) => self.process().rouse(own),
+            None => {}
         }
     }
 

@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::host::{Host, Solitary};
-use crate::region::Mapped;
+use crate::region::{Bell, Mapped};
 use crate::{Endpoint, ring_reclaim};
 use base::Seed;
+use queue::nap;
 use queue::stream::watch;
 use shm::half_flags::{OPEN, RESET};
 use shm::{Kind, Params, Region, Side};
@@ -234,6 +235,28 @@ fn a_sender_without_space_is_told_once_it_finds_enough() {
     assert_eq!(rings(32), (true, 0, false), "it would find too little");
     assert_eq!(rings(quarter - 33), (true, 0, false));
     assert_eq!((rings(1), rings(1)), ((true, 1, true), (true, 1, true)), "and again until it writes");
+}
+
+#[test]
+fn news_takes_the_nap_of_the_other_side_once_and_leaves_contexts_as_they_are() {
+    let (a, b) = ends(5);
+    let word = &b.halves().0.context;
+    let seen = nap::begin(b.halves().0, 77);
+    assert!(nap::is_nap(seen) && nap::begin(b.halves().0, 78) == seen, "threads share the word");
+    assert_eq!(send(&a, b"x"), Ok(Progress::Done(1)));
+    assert_eq!(word.load(Ordering::SeqCst), 0);
+    assert_ne!(
+        nap::begin(b.halves().0, 78),
+        seen,
+        "a thread that has not slept yet does not sleep on this one"
+    );
+    a.mapped
+        .ring(Bell { context: word.load(Ordering::SeqCst) - 1, word: 0, bits: 1 << 5 })
+        .unwrap_or_default();
+    assert_eq!(word.load(Ordering::SeqCst), 0, "a bell for several slots wakes, too");
+    watch(b.halves().0, Some(1));
+    assert_eq!(send(&a, b"y"), Ok(Progress::Done(1)));
+    assert_eq!((word.load(Ordering::SeqCst), b.mapped.own_bell(1).unwrap().drain(64, |_| ())), (2, 1));
 }
 
 #[test]

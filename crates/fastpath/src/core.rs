@@ -82,7 +82,8 @@ impl Core {
         others: Others,
     ) -> Self {
         let config = flows.config();
-        let Others { senders, inboxes, records } = others;
+        let Others { senders, inboxes, records, mut gaps } = others;
+        gaps.set_key(flows.table());
         Self {
             index: u32::from(index),
             commands,
@@ -96,7 +97,15 @@ impl Core {
             strangers: Vec::with_capacity(NEWS_MAX),
             state: State {
                 others: senders,
-                ..State::new(index, config, flows.receivers().clone(), exceptions, capabilities, records)
+                ..State::new(
+                    index,
+                    config,
+                    flows.receivers().clone(),
+                    exceptions,
+                    capabilities,
+                    records,
+                    gaps,
+                )
             },
             flows,
         }
@@ -236,7 +245,7 @@ impl Core {
         lists.min(port.next_deadline()).min(self.state.debt_deadline())
     }
 
-    /// Contexts of applications that sleep and have news: the caller writes the eventfd of each, in this round.
+    /// Threads of applications that sleep and have news: the caller wakes them, in this round.
     pub fn wakes(&mut self) -> impl Iterator<Item = News> + '_ {
         self.state.wakes.drain(..)
     }

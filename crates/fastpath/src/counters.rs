@@ -82,10 +82,14 @@ pub struct Counters {
     pub recoveries: u64,
     /// Number of tail loss probes sent (RFC 8985 section 7).
     pub tail_probes: u64,
+    /// Number of loss timers of flows that came due with data in flight.
+    pub loss_timers: u64,
     /// Number of recoveries and timeouts found unnecessary and undone.
     pub undone: u64,
     /// Number of duplicates that peers have reported by D-SACK (RFC 2883).
     pub duplicates_reported: u64,
+    /// Number of runs of scoreboards that were joined for lack of room: their bytes are retransmitted needlessly or late.
+    pub runs_joined: u64,
     /// Number of segments received out of order.
     pub out_of_order: u64,
     /// Number of application slots with a set doorbell bit.
@@ -116,8 +120,10 @@ impl Default for Counters {
             retransmitted_bytes: 0,
             recoveries: 0,
             tail_probes: 0,
+            loss_timers: 0,
             undone: 0,
             duplicates_reported: 0,
+            runs_joined: 0,
             out_of_order: 0,
             doorbells: 0,
             exceptions: 0,

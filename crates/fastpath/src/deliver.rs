@@ -1,7 +1,7 @@
 //! Received payload: copied into the application's ring.
 
 use crate::counters::Cause;
-use crate::out_of_order::{note_duplicate, note_held};
+use crate::out_of_order::note_duplicate;
 use crate::payload::write;
 use crate::setup::{State, Work};
 use base::SeqNumber;
@@ -44,8 +44,8 @@ impl State {
         if kept.is_empty() {
             return bytes.is_empty();
         }
-        if w.f.rx.intervals > 0 && !is_repeated {
-            note_held(&mut w.f, seq, seq.plus(kept.len() as u32));
+        if w.f.rx.has_ahead > 0 && !is_repeated {
+            self.note_held(&mut w.f, seq, seq.plus(kept.len() as u32));
         }
         let taken =
             if seq == w.f.rx.rcv_nxt { self.take_in_order(w, kept) } else { self.take_ahead(w, seq, kept) };
@@ -68,7 +68,7 @@ impl State {
         write(w, ring, w.f.rx.rx_head, &bytes[..n]);
         let mut total = n as u32;
         w.f.rx.rcv_nxt = w.f.rx.rcv_nxt.plus(total);
-        if w.f.rx.intervals > 0 {
+        if w.f.rx.has_ahead > 0 {
             total += self.close_gap(w);
         }
         w.f.rx.rx_head += u64::from(total);

@@ -32,6 +32,7 @@ impl State {
         (w.f.rx.rx_ring, w.f.cold.rx_old) = (0, 0);
         self.lists.take_out(w.id);
         self.records.take_back(w.f.cold);
+        self.gaps.clear(&mut w.f.cold.ahead);
         w.f.rx.clear(state::LIVE);
         Self::owe_only(&mut w.f, rare::DROPPED);
         self.report(w);
@@ -48,6 +49,7 @@ impl State {
         f.rx.clear(state::LIVE);
         Self::owe_only(&mut f, rare::DROPPED);
         self.records.take_back(f.cold);
+        self.gaps.clear(&mut f.cold.ahead);
         drop(guard);
         self.lists.take_out(id);
         self.lists.owed.push_front(id.0, 0);

@@ -60,12 +60,12 @@ impl State {
 
     /// Lends a ring that holds `need` bytes from `rx_head` on, or a smaller one. Returns how many bytes fit.
     fn lend(&mut self, w: &mut Work<'_>, need: usize) -> usize {
-        if w.f.rx.is_bare() && w.f.cold.rx_old == 0 && w.f.rx.intervals == 0 && need <= SMALL {
+        if w.f.rx.is_bare() && w.f.cold.rx_old == 0 && w.f.rx.has_ahead == 0 && need <= SMALL {
             return self.lend_first(w, need);
         }
         let mut sender = w.f.rx.sender(w.f.cold.rx_old);
         // Bytes received ahead of a gap are in the present ring, so it must stay.
-        if w.f.rx.intervals > 0 || !sender.may_lend() {
+        if w.f.rx.has_ahead > 0 || !sender.may_lend() {
             return sender.space();
         }
         // All bytes promised to the peer must be storable, even if the window offered next is smaller.
@@ -283,7 +283,7 @@ impl State {
     /// `ring_linger`.
     #[inline(always)]
     pub(crate) fn settle(&mut self, w: &mut Work<'_>) {
-        let (Some(ring), true) = (w.f.rx.ring(), w.f.rx.unread() == 0 && w.f.rx.intervals == 0) else {
+        let (Some(ring), true) = (w.f.rx.ring(), w.f.rx.unread() == 0 && w.f.rx.has_ahead == 0) else {
             return;
         };
         let lingers = ring.size() >= PROMPT || self.lists.lent.len() <= FEW;
@@ -329,7 +329,7 @@ impl State {
         if w.f.rx.sender(0).ring.is_none() {
             return;
         }
-        if w.f.rx.intervals > 0 {
+        if w.f.rx.has_ahead > 0 {
             // Data received ahead of a gap stays in its ring until the gap is filled: `close_gap` puts the ring on the list again.
             return;
         }

@@ -99,6 +99,7 @@ impl State {
             flow: id,
             listed: self.lists.take_out(id),
             record: self.records.take_out(f.cold),
+            gaps: self.gaps.take_out(&mut f.cold.ahead),
         };
         if self.urgent_of == id.0 {
             self.urgent_of = NO_FLOW;
@@ -203,15 +204,16 @@ impl Core {
     /// Takes in a flow that another core has handed over. If its record is busy, or this core does not know its region yet, it waits.
     fn take_in<P: Port + ?Sized>(&mut self, message: Message, port: &mut P) {
         let Self { flows, homes, state, .. } = self;
-        let Message::Flow { flow: id, listed, record } = message else { return };
-        let mut again = Some(record);
+        let Message::Flow { flow: id, listed, record, gaps } = message else { return };
+        let mut again = Some((record, gaps));
         if let Some(mut guard) = flows.lock_briefly(id)
             && let Some(mut w) = Work::new(id, guard.parts(), homes)
-            && let Some(record) = again.take()
+            && let Some((record, gaps)) = again.take()
         {
             debug_assert_eq!(w.f.rx.core, state.index | IN_TRANSIT, "it was handed to this core");
             w.f.rx.core = state.index;
             state.records.put_in(w.f.cold, record);
+            state.gaps.put_in(&mut w.f.cold.ahead, gaps);
             state.lists.put_in(id, w.f.rx.region, w.f.rx.slot, &listed);
             state.counters.moved_in += 1;
             // From now on the application rings here. What it has written until then is seen now, or a bell is passed on.
@@ -220,7 +222,7 @@ impl Core {
             state.rung(&mut w, port);
         }
         state.has_arrivals = true;
-        self.arriving.extend(again.map(|record| Message::Flow { flow: id, listed, record }));
+        self.arriving.extend(again.map(|(record, gaps)| Message::Flow { flow: id, listed, record, gaps }));
     }
 }
 

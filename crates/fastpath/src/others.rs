@@ -9,6 +9,7 @@
 
 use crate::board::{Record, Records, Stock};
 use crate::flow_lists::Listed;
+use crate::gaps::{GapRecord, GapStock, Gaps};
 use crate::task::Task;
 use flow::{Config, Consumer, FlowId, GroupSet, IN_TRANSIT, Producer, frame_ring};
 use port::Gso;
@@ -32,7 +33,7 @@ pub(crate) enum Message {
     /// The frame that travels with the message, with verified checksums, for a flow that another core serves.
     Frame { merged: Option<Gso> },
     /// The flow is the receiver's from now on.
-    Flow { flow: FlowId, listed: Listed, record: Option<Box<Record>> },
+    Flow { flow: FlowId, listed: Listed, record: Option<Box<Record>>, gaps: Option<GapRecord> },
     /// A command about a flow that another core serves.
     Task(Task),
     /// All flows of the move have gone before.
@@ -45,6 +46,7 @@ pub struct Others {
     pub(crate) senders: Senders,
     pub(crate) inboxes: Box<[Consumer<Message>]>,
     pub(crate) records: Records,
+    pub(crate) gaps: Gaps,
 }
 
 /// The sending ends. A core that is alone has none.
@@ -68,7 +70,8 @@ impl Others {
         if cores <= 1 {
             return vec![Self::alone(config)];
         }
-        let records = Stock::new(config.flows as usize, cores);
+        let records = Stock::new(config, cores);
+        let gaps = GapStock::new(config, cores);
         let mut inboxes: Vec<Vec<_>> = (0..cores).map(|_| Vec::new()).collect();
         let senders: Vec<Senders> = (0..cores)
             .map(|index| {
@@ -87,6 +90,7 @@ impl Others {
             senders,
             inboxes: inboxes.into_boxed_slice(),
             records: Records::shared(records.clone()),
+            gaps: Gaps::shared(gaps.clone()),
         };
         ends.map(join).collect()
     }
@@ -98,7 +102,8 @@ impl Others {
         Self {
             senders: Senders::default(),
             inboxes: Box::new([]),
-            records: Records::new(config.flows as usize),
+            records: Records::new(config),
+            gaps: Gaps::new(config),
         }
     }
 }

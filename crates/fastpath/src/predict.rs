@@ -59,7 +59,7 @@ const _: () = assert!(WAKES_MAX <= TOLD_MAX);
 fn is_calm(f: &FlowMut<'_>, asked: u32) -> bool {
     let FlowMut { rx, tx, cold, .. } = f;
     rx.flags & asked == CALM
-        && rx.intervals | rx.dup_acks == 0
+        && rx.has_ahead | rx.dup_acks == 0
         && tx.snd_nxt == tx.snd_max
         && cold.runs == 0
         && cold.rx_old == 0

@@ -109,6 +109,7 @@ impl State {
                 if w.f.rx.has(state::LEAVING) || w.f.tx.snd_una == w.f.tx.snd_max {
                     return;
                 }
+                state.counters.loss_timers += 1;
                 if w.f.tx.snd_nxt == w.f.tx.snd_max {
                     state.check(w, port);
                 } else {

@@ -128,7 +128,7 @@ impl State {
             if self.records.find(f.cold, range, is_again).is_some() {
                 news.rtt = None;
             }
-            self.records.set(f.cold, range, None, 0);
+            self.set_runs(f.cold, range, None);
             if let Some(us) = news.told_rtt {
                 f.cold.sample_least_rtt(us, self.now);
             }
@@ -158,6 +158,8 @@ impl State {
         news: &mut News,
     ) {
         let blocks = blocks.as_slice();
+        // Distances from `una`, because comparing the edges one by one lets a block through that goes round half of the number space.
+        let (flight, distance) = (f.tx.snd_max.since(una), |seq: SeqNumber| seq.since(una));
         for (n, block) in blocks.iter().enumerate() {
             let range = Interval { left: block.left, right: block.right };
             if !range.left.is_before(range.right) {
@@ -170,15 +172,24 @@ impl State {
             };
             if n == 0 && (range.right.is_at_or_before(una) || blocks.get(1).is_some_and(is_inside)) {
                 news.duplicate = Some(range);
-            } else if una.is_before(range.left) && range.right.is_at_or_before(f.tx.snd_max) {
+            } else if 0 < distance(range.left)
+                && distance(range.left) < distance(range.right)
+                && distance(range.right) <= flight
+            {
                 let before = news.bytes;
                 // The peer echoes the timestamp of the segment before the gap, whatever came behind it: it keeps a new one only "if ...
                 // SEG.SEQ <= Last.ACK.sent" (RFC 7323 section 4.3). So the echo does not tell which sending has arrived there. Of a probe
                 // behind two lost segments it would always say "not the probe", and the timeout would have to repair them.
                 self.deliver(f, range, highest, None, news);
-                news.reported += news.bytes - before;
-                if news.bytes != before {
-                    news.is_held_more |= self.records.set(f.cold, range, Some(Kind::Held), 0);
+                let is_joined = |run: Option<Run>| run.is_some_and(|run| run.is_joined);
+                if news.bytes == before && self.records.find(f.cold, range, is_joined).is_none() {
+                    continue;
+                }
+                if self.records.hold(f.cold, range) {
+                    (news.is_held_more, news.reported) = (true, news.reported + news.bytes - before);
+                } else {
+                    // The peer repeats the report, and bytes that are not noted would count as delivered each time.
+                    news.bytes = before;
                 }
             }
         }
@@ -196,7 +207,8 @@ impl State {
         let now = self.now_us();
         self.records.pieces(f.cold, range, |piece, run| {
             let kind = run.map(|run: Run| run.kind);
-            if kind == Some(Kind::Held) {
+            // Of joined runs it is not known what was reported, and counted, before.
+            if kind == Some(Kind::Held) || run.is_some_and(|run| run.is_joined) {
                 return;
             }
             news.bytes += piece.right.since(piece.left);
@@ -285,7 +297,7 @@ impl State {
         let mut is_lost = news.is_reneged && {
             let whole = Interval { left: f.tx.snd_una, right: f.tx.snd_max };
             let is_held = |run: Option<Run>| run.is_some_and(|run| run.kind == Kind::Held);
-            self.records.turn(f.cold, whole, Some(Kind::Lost), is_held)
+            self.turn_runs(f.cold, whole, Some(Kind::Lost), is_held)
         };
         is_lost |= self.detect(f).0;
         if is_lost && f.cold.recovery.episode == Episode::None {
@@ -359,12 +371,12 @@ impl State {
         let left = |at: u32| time_left(now, at, patience);
         let range = Interval { left: f.tx.snd_una, right: below };
         let mut any =
-            below != range.left && self.records.turn(f.cold, range, Some(Kind::Lost), |run| run.is_none());
+            below != range.left && self.turn_runs(f.cold, range, Some(Kind::Lost), |run| run.is_none());
         let whole = Interval { left: f.tx.snd_una, right: f.tx.snd_max };
         // Strictly before, because the send time of data sent once is known per burst only.
         let is_before =
             |run: &Run| run.kind == Kind::Again && SeqNumber(run.at).is_before(SeqNumber(rack.at));
-        any |= self.records.turn(f.cold, whole, Some(Kind::Lost), |run| {
+        any |= self.turn_runs(f.cold, whole, Some(Kind::Lost), |run| {
             run.is_some_and(|run| is_before(&run) && left(run.at) <= 0)
         });
         let again = self.records.runs(f.cold).iter().filter(|run| is_before(run)).map(|run| left(run.at));

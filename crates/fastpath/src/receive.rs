@@ -4,7 +4,7 @@ use crate::classify::Frame;
 use crate::counters::Cause;
 use crate::out_of_order::note_duplicate;
 use crate::setup::{State, Work};
-use base::{Duration, Instant, SeqNumber};
+use base::{Duration, SeqNumber};
 use flow::{FlowMut, ResetVerdict, event, rare, state};
 use port::Port;
 use shm::half_flags;
@@ -12,8 +12,6 @@ use wire::{Ecn, TcpFlags, TcpPacket};
 
 /// RFC 7323 section 5.5: a `ts_recent` older than 24 days is not compared, because the peer's clock may have wrapped.
 const TS_OUTDATED: Duration = Duration::from_secs(24 * 24 * 3600);
-/// Least time between answers to unacceptable segments without data: otherwise two ends out of step would answer each other for ever.
-const CHALLENGE_INTERVAL: Duration = Duration::from_ms(100);
 
 impl State {
     /// Takes in one segment. Work that follows from it is noted in the record's flags and events; `finish` does it.
@@ -47,7 +45,7 @@ impl State {
             } else if is_for_us {
                 greet_again(&mut w.f, p);
                 // "TCP endpoints MUST send a 'challenge ACK' to the remote peer", whatever its number (RFC 5961 section 4.2).
-                Self::owe(&mut w.f, rare::CHALLENGE);
+                self.owe_challenge(&mut w.f);
             } else {
                 self.counters.drop(wire::DropReason::ForeignMac);
             }
@@ -63,9 +61,16 @@ impl State {
             ResetVerdict::Exact => Self::owe(f, rare::PEER_RESET),
             ResetVerdict::Possible => {
                 self.counters.count(Cause::Unacceptable);
-                Self::owe(f, rare::CHALLENGE);
+                self.owe_challenge(f);
             }
             ResetVerdict::Stray => self.counters.count(Cause::Unacceptable),
+        }
+    }
+
+    /// Has the slow path challenge the sender of a SYN or RST, if the connection was not challenged a moment ago.
+    fn owe_challenge(&mut self, f: &mut FlowMut<'_>) {
+        if f.cold.challenged.take(self.now) {
+            Self::owe(f, rare::CHALLENGE);
         }
     }
 
@@ -220,11 +225,10 @@ impl State {
         }
     }
 
-    /// Answers an unacceptable segment: always if `always`, else at most once per `CHALLENGE_INTERVAL`.
+    /// Answers an unacceptable segment: always if `always` (data is no part of a loop of acknowledgements, and its sender must learn that it has
+    /// come before), else as often as the connection may be challenged.
     fn challenge(&mut self, f: &mut FlowMut<'_>, always: bool) {
-        let due = f.cold.challenge_at.plus(CHALLENGE_INTERVAL);
-        if always || f.cold.challenge_at == Instant::ZERO || due <= self.now {
-            f.cold.challenge_at = self.now;
+        if always || f.cold.challenged.take(self.now) {
             f.rx.set(state::ACK_NOW);
         }
     }
@@ -241,7 +245,7 @@ impl State {
             f.rx.rcv_edge = f.rx.rcv_edge.later_of(f.rx.rcv_nxt);
             f.rx.events |= event::FIN_RECEIVED;
             queue::stream::raise(w.own, half_flags::FIN);
-            if w.f.rx.intervals > 0 {
+            if w.f.rx.has_ahead > 0 {
                 self.drop_ahead(w);
             }
         }

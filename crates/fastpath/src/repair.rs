@@ -130,12 +130,15 @@ impl State {
         true
     }
 
-    /// Updates the scoreboard and the sums for retransmitted data. If the board has no room the range keeps its kind.
+    /// Updates the scoreboard and the sums for retransmitted data.
     fn note_again(&mut self, f: &mut FlowMut<'_>, range: Interval) {
-        self.records.set(f.cold, range, Some(Kind::Again), self.now_us());
+        self.set_runs(f.cold, range, Some(Kind::Again));
+        // As Linux, the timer counts from when the oldest segment was retransmitted. If each retransmission put it off, the timer would wait
+        // for the end of what it is to end.
+        let is_oldest = range.left == f.tx.snd_una;
         let is_impatient = f.cold.is_impatient(f.rx.flags);
         let r = &mut f.cold.recovery;
-        if !is_impatient {
+        if is_oldest && !is_impatient {
             r.restart_at = self.now;
         }
         if r.episode != Episode::None {
@@ -225,7 +228,7 @@ impl State {
         let is_out = |run: Option<Run>| run.is_none_or(|run| run.kind != Kind::Held);
         if let Some(piece) = self.records.find(f.cold, Interval { left: una, right: max }, is_out) {
             let segment = segment_of(f, piece);
-            self.records.set(f.cold, segment, Some(Kind::Lost), 0);
+            self.set_runs(f.cold, segment, Some(Kind::Lost));
             f.rx.set(state::RESEND);
         }
     }
@@ -323,9 +326,9 @@ impl State {
         if keeps_held {
             let is_out =
                 |run: Option<Run>| run.is_none_or(|run| run.kind != Kind::Held && run.kind != Kind::Lost);
-            self.records.turn(f.cold, whole, Some(Kind::Lost), is_out);
+            self.turn_runs(f.cold, whole, Some(Kind::Lost), is_out);
         } else {
-            self.records.set(f.cold, whole, Some(Kind::Lost), 0);
+            self.set_runs(f.cold, whole, Some(Kind::Lost));
         }
         // RACK starts anew: only data sent from now on, or retransmitted, is compared.
         f.cold.recovery.rack_rtt_us = u32::MAX;

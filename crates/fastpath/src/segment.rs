@@ -1,7 +1,6 @@
 //! Builds one segment in a port buffer: headers, options, payload copied from the application's ring.
 
 use crate::counters::Cause;
-use crate::out_of_order::sack_blocks;
 use crate::payload::{checked, data_len, lent, read};
 use crate::setup::{State, Work};
 use base::SeqNumber;
@@ -73,7 +72,7 @@ fn echo(f: &mut FlowMut<'_>, out: &Out) -> TcpFlags {
     if !f.cold.accurate.is_agreed() {
         return TcpFlags::ECE;
     }
-    let has_blocks = f.rx.intervals > 0 || f.rx.has(state::REPORT_DUPLICATE);
+    let has_blocks = f.rx.has_ahead > 0 || f.rx.has(state::REPORT_DUPLICATE);
     let is_pure = out.len == 0 && !out.flags.contains(TcpFlags::FIN) && !has_blocks;
     TcpFlags::NONE.with_ace(f.cold.accurate.tell(is_pure))
 }
@@ -151,7 +150,7 @@ impl State {
         };
         let ecn = if f.rx.has(state::ECN) { codepoint(f, out) } else { Ecn::NotEct };
         let few = state::TIMESTAMPS | state::V6 | state::REPORT_DUPLICATE;
-        let is_common = f.rx.flags & few == state::TIMESTAMPS && f.rx.intervals == 0;
+        let is_common = f.rx.flags & few == state::TIMESTAMPS && f.rx.has_ahead == 0;
         if !is_common || out.len > u32::from(f.tx.mss) {
             return self.build_other(w, out, &header, ecn, buf);
         }
@@ -274,9 +273,9 @@ impl State {
             options.timestamps = Some(self.timestamps(f));
         }
         // Blocks on data segments would push full ones over the MTU; gaps are acknowledged at once, by segments without data.
-        let has_blocks = f.rx.intervals > 0 || f.rx.has(state::REPORT_DUPLICATE);
+        let has_blocks = f.rx.has_ahead > 0 || f.rx.has(state::REPORT_DUPLICATE);
         if has_blocks && out.len == 0 && f.rx.has(state::SACK) {
-            options.sack = sack_blocks(f);
+            options.sack = self.sack_blocks(f);
         }
         options
     }

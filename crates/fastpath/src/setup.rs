@@ -4,6 +4,7 @@ use crate::answers::Answers;
 use crate::board::Records;
 use crate::counters::Counters;
 use crate::flow_lists::{FlowLists, TOLD_MAX};
+use crate::gaps::Gaps;
 use crate::others::Senders;
 use crate::task::Task;
 use base::Instant;
@@ -128,6 +129,8 @@ pub(crate) struct State {
     pub(crate) rounds_full: u32,
     /// Loss records, borrowed by flows with losses or long windows.
     pub(crate) records: Records,
+    /// Gap records, borrowed by flows with many gaps before data that has come.
+    pub(crate) gaps: Gaps,
     pub(crate) counters: Counters,
     /// The number of applications that receive in bulk.
     pub(crate) receivers: Receivers,
@@ -155,6 +158,7 @@ impl State {
         exceptions: ExceptionSender,
         capabilities: Capabilities,
         records: Records,
+        gaps: Gaps,
     ) -> Self {
         let flows = config.flows as usize;
         // An IP packet holds 65535 bytes with its headers; leave room for the longest of them.
@@ -184,6 +188,7 @@ impl State {
             is_short: false,
             rounds_full: 0,
             records,
+            gaps,
             counters: Counters::default(),
             receivers,
             wakes: Vec::with_capacity(WAKES_MAX),

@@ -3,6 +3,7 @@
 
 use crate::rack::{News, Sending};
 use crate::setup::State;
+use base::SeqNumber;
 use flow::{Episode, Event, FlowMut, Interval, Kind, state};
 
 /// "RACK.reo_wnd_persist" (RFC 8985 section 6.2).
@@ -14,7 +15,11 @@ impl State {
         let (una, max) = (f.tx.snd_una, f.tx.snd_max);
         let is_probe = f.rx.has(state::PROBED) && range.right == f.cold.recovery.probe_end;
         let window = 2u32 << f.tx.window_log2_max.min(29);
-        if is_probe || !una.minus(window).is_before(range.left) || max.is_before(range.right) {
+        let distance = |seq: SeqNumber| seq.since(una.minus(window));
+        let is_sent = 0 < distance(range.left)
+            && distance(range.left) < distance(range.right)
+            && distance(range.right) <= distance(max);
+        if is_probe || !is_sent {
             // The duplicate of a needless probe is no sign of reordering; a range that was never sent is invalid.
             return;
         }
@@ -59,7 +64,7 @@ impl State {
     /// Restores the state before the episode. Data that counts as lost counts as in flight again.
     pub(crate) fn undo(&mut self, f: &mut FlowMut<'_>) {
         let whole = Interval { left: f.tx.snd_una, right: f.tx.snd_max };
-        self.records.turn(f.cold, whole, None, |run| run.is_some_and(|run| run.kind == Kind::Lost));
+        self.turn_runs(f.cold, whole, None, |run| run.is_some_and(|run| run.kind == Kind::Lost));
         let before = f.cold.recovery.before;
         f.steer(Event::Undo { before: &before }, &f.signals(self.now));
         // Fast recovery was needless: segments overtake each other on this path.

@@ -8,6 +8,7 @@ mod bursts;
 mod cork;
 mod counting;
 mod flows;
+mod gaps;
 mod harness;
 mod heads;
 mod hostile;
@@ -28,6 +29,7 @@ mod round_trips;
 #[path = "harness/scene.rs"]
 mod scene;
 mod shares;
+mod storms;
 mod strangers;
 mod urgent;
 mod windows;

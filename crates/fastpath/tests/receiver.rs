@@ -139,36 +139,6 @@ fn as_many_blocks_are_reported_as_the_header_holds() {
     }
 }
 
-/// More intervals than can be remembered: the newest is dropped unreported, what was reported is kept (no reneging), and the stream
-/// comes whole when the sender fills the gaps.
-#[test]
-fn an_interval_too_many_is_dropped_and_never_reported() {
-    let mut s = scene();
-    // Pieces of 500 bytes, numbered; every second is missing.
-    let piece = |n: u32| vec![n as u8; 500];
-    let count = flow::INTERVALS as u32;
-    for n in 0..=count {
-        s.peer.data(500 + n * 1000, 0, &piece(1 + 2 * n));
-        if n % 16 == 15 {
-            s.poll();
-        }
-    }
-    assert!(s.poll()[0].sack.iter().all(|block| block.0 != 500 + count * 1000));
-    assert_eq!(s.drops(Cause::IntervalsFull), 1);
-    // Data that joins an interval needs no new one.
-    s.peer.data(1000, 0, &piece(2));
-    assert_eq!(s.poll()[0].sack[0], (500, 2000));
-    for n in 0..2 * count + 2 {
-        s.peer.data(n * 500, 0, &piece(n));
-        if n % 16 == 15 {
-            s.poll();
-        }
-    }
-    s.poll();
-    let want: Vec<u8> = (0..2 * count + 2).flat_map(piece).collect();
-    assert_eq!(s.recv(), want);
-}
-
 /// "... an ACK SHOULD be generated for at least every second full-sized segment" (RFC 5681 section 4.2); at the beginning each is,
 /// for the sender's slow start, as on Linux; a request is not.
 #[test]

@@ -6,7 +6,7 @@ use crate::scene::{MSS, Scene, scene, scene_with};
 use base::{Duration, SeqNumber};
 use congestion::{Algorithm, Window};
 use fastpath::Cause;
-use flow::state;
+use flow::{Exception, state};
 use port::Capabilities;
 use std::sync::atomic::Ordering::Relaxed;
 use wire::{IpParameters, MacAddr, SackBlock, TcpFlags, TcpHeader, TcpOptions, TxChecksum};
@@ -320,4 +320,35 @@ fn reports_beside_data_are_recorded() {
     s.poll();
     assert_eq!(s.recv(), b"and data");
     assert_eq!(s.host.keeper.lock(s.id).parts().cold.recovery.held, 2 * MSS);
+}
+
+/// RFC 5961 section 7: "an implementation SHOULD include an ACK throttling mechanism". The limit is the flow's own: another flow is answered all
+/// the same. Whatever an attacker sends, SYNs, RSTs in the window, acknowledgements beside it or of what was never sent, one is answered.
+#[test]
+fn a_flow_answers_one_unacceptable_segment_in_half_a_second() {
+    const MANY: u32 = 50;
+    let burst = |s: &mut Scene, kind: u32| {
+        let mut answers = 0;
+        s.host.log.clear();
+        for i in 0..MANY {
+            match kind {
+                0 => s.peer.send(i, 0, TcpFlags::SYN, &[]),
+                1 => s.peer.send(1 + i, 0, TcpFlags::RST, &[]),
+                2 => s.peer.ack(70_000_000 + i, 0),
+                _ => s.peer.ack(0, 5_000 + i),
+            }
+            // Each in a batch of its own, so that no answer stands for two.
+            answers += s.after(Duration::from_us(1)).len();
+        }
+        let challenges = s.host.log.iter().filter(|e| matches!(e, Exception::Challenge { .. })).count();
+        answers + challenges
+    };
+    for kind in 0..4 {
+        let mut s = scene();
+        let first = burst(&mut s, kind);
+        s.after(Duration::from_ms(499));
+        let between = burst(&mut s, (kind + 1) % 4);
+        s.after(Duration::from_ms(1));
+        assert_eq!([first, between, burst(&mut s, kind)], [1, 0, 1], "{kind}");
+    }
 }

@@ -1,12 +1,8 @@
 //! The side record of a flow: round-trip times, congestion state, out-of-order intervals, counters.
 
-use crate::{AccurateEcn, Config, Delays, FlowProgram, Recovery, Timeouts};
+use crate::{AccurateEcn, Ahead, Challenged, Config, Delays, FlowProgram, Recovery, Timeouts};
 use base::{Duration, Instant, SeqNumber};
 use congestion::{RateLaw, Window};
-
-/// Number of out-of-order intervals of a flow. The paper keeps one, which costs throughput at 5 % loss; a SACK option reports at most
-/// four. If one packet in twenty is late by a round trip, a window of 640 segments has 32 gaps; data without an interval is dropped.
-pub const INTERVALS: usize = 32;
 
 /// Initial `rcv_mss`: every host accepts segments of this size (RFC 9293 section 3.7.1), so bulk senders use no smaller ones.
 const RCV_MSS_MIN: u16 = 536;
@@ -148,14 +144,14 @@ pub struct Cold {
     pub quick: u8,
     /// Round trips in a row in which much was received, up to a number that the core counts as bulk.
     pub rounds: u8,
-    /// Out-of-order intervals, the latest first; `ReceiveLine::intervals` of them. They neither touch nor overlap.
-    pub ahead: [Interval; INTERVALS],
+    /// Data ahead of gaps.
+    pub ahead: Ahead,
     /// Sequence number of a FIN that came before missing data.
     pub fin_at: SeqNumber,
     /// Bound of the application's send buffer, as published in `Sending::buffer`, bytes; 0: no bound.
     pub send_buffer: u32,
-    /// When an unacceptable segment without data was last answered.
-    pub challenge_at: Instant,
+    /// When an unacceptable segment was last answered.
+    pub challenged: Challenged,
     /// When the flow was established.
     pub opened_at: Instant,
     /// Low half of the stream position from which on the application has held bytes back.
@@ -224,7 +220,7 @@ impl Cold {
             rcv_rtt_us: 0,
             quick: QUICK_SEGMENTS,
             rounds: 0,
-            ahead: [Interval::default(); INTERVALS],
+            ahead: Ahead::NONE,
             sent_at: 0,
             runs: 0,
             loss_record: 0,
@@ -236,7 +232,7 @@ impl Cold {
             epoch_at: now,
             rx_old: 0,
             ts_recent_at: now,
-            challenge_at: Instant::ZERO,
+            challenged: Challenged::NEVER,
             backoff: 0,
             rcv_mss: RCV_MSS_MIN,
             soft_error: 0,

@@ -11,6 +11,9 @@ pub struct Config {
     pub flows: u32,
     /// Most application regions.
     pub regions: u16,
+    /// Largest number of loss records of each core, which flows with many holes or long windows borrow: at most so many flows at a time have
+    /// all of that recorded.
+    pub loss_records: u16,
     /// Slots of each ring between a core and the slow path; a power of two. Half of them may be used for SYNs: as many as
     /// `slowpath::Config::half_open_max`, so that a burst of SYNs waits in the ring until it is answered, by cookies if necessary.
     pub ring_slots: usize,
@@ -65,6 +68,7 @@ impl Default for Config {
         Self {
             flows: 65_536,
             regions: 1024,
+            loss_records: 512,
             ring_slots: 32_768,
             addresses: Vec::new(),
             sack: true,

@@ -12,8 +12,10 @@
 
 mod accurate_ecn;
 mod address;
+mod ahead;
 mod bulk;
 mod cell;
+mod challenged;
 mod cold;
 mod config;
 mod flags;
@@ -37,9 +39,11 @@ mod table;
 
 pub use accurate_ecn::AccurateEcn;
 pub use address::Addresses;
+pub use ahead::{Ahead, INTERVALS, INTERVALS_MAX, Intervals, sack_order};
 pub use bulk::{BulkFlows, Receivers};
 pub use cell::{FlowGuard, FlowMut, Flows, prefetch, prefetch_all, prefetch_frame};
-pub use cold::{Cold, Counters, INTERVALS, Interval, PathProbe, QUICK_SEGMENTS};
+pub use challenged::{CHALLENGE_INTERVAL, Challenged};
+pub use cold::{Cold, Counters, Interval, PathProbe, QUICK_SEGMENTS};
 pub use config::Config;
 pub use congestion::{Decision, Event, Signals};
 pub use flags::{event, rare, state};
@@ -53,7 +57,7 @@ pub use message::{
     FrameReason, commands, exceptions,
 };
 #[cfg(not(loom))]
-pub use owner::{AppRegion, News, raise, ring, tell};
+pub use owner::{AppRegion, News, Sleeper, raise, ring, tell};
 pub use program::{Echo, FlowProgram, Situation, Start};
 pub use rate_sample::{Delivery, Sample, Sampler, Sending};
 pub use record::{ReceiveLine, ResetVerdict, SendLine, class};

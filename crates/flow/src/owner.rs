@@ -3,7 +3,7 @@
 use crate::{BulkFlows, FlowId, Limits};
 use base::limits::FIRST_WINDOWS;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use queue::{Doorbell, Ring, Violation, Wake, stream};
+use queue::{Doorbell, Ring, Violation, Wake, nap, stream};
 use shm::{Half, Region, Side, Slot};
 
 /// The service's view of an application region.
@@ -26,13 +26,22 @@ pub struct AppRegion {
     limits: Limits,
 }
 
-/// A sleeping context that must be woken: the caller writes its eventfd.
+/// Threads of an application that sleep and must be woken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct News {
     /// Index of the region.
     pub region: u16,
-    /// Context of the application, to be woken.
-    pub context: u32,
+    /// How the caller wakes them.
+    pub sleeper: Sleeper,
+}
+
+/// What threads of an application sleep on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sleeper {
+    /// The eventfd of that context: the caller writes it.
+    Context(u32),
+    /// The word in the application's half of that slot ([`queue::nap`]): the caller wakes all that sleep on it.
+    Slot(u32),
 }
 
 impl AppRegion {
@@ -207,7 +216,7 @@ impl AppRegion {
     }
 }
 
-/// Rings for `slot`, if its application watches it. `Some`: its context sleeps, and the caller writes its eventfd.
+/// Rings for `slot`, if its application watches it. `Some`: it sleeps.
 #[inline]
 pub fn tell(region: &AppRegion, index: u16, slot: u32) -> Option<News> {
     let (_, peer) = region.halves(slot)?;
@@ -215,13 +224,25 @@ pub fn tell(region: &AppRegion, index: u16, slot: u32) -> Option<News> {
 }
 
 /// Rings the application's `context` for the slots of `bits`; bit 0 is slot `64 * word`. All must be below the region's number of
-/// slots. `Some`: the context sleeps, and the caller writes its eventfd.
+/// slots. `Some`: the context, or a thread at one of the slots, sleeps.
 #[inline]
 pub fn ring(region: &AppRegion, index: u16, context: u32, word: u32, bits: u64) -> Option<News> {
-    match Doorbell::of(&region.region, Side::One, context)?.ring_many(word as usize, bits) {
-        Wake::Needed => Some(News { region: index, context }),
+    let Some(bell) = Doorbell::of(&region.region, Side::One, context) else {
+        return rouse(region, index, word, bits);
+    };
+    match bell.ring_many(word as usize, bits) {
+        Wake::Needed => Some(News { region: index, sleeper: Sleeper::Context(context) }),
         Wake::NotNeeded => None,
     }
+}
+
+/// As [`ring`], where threads nap. Slots in one word have different names for their naps, so that `bits` is one slot; of a process that
+/// names them alike only one is woken.
+#[cold]
+fn rouse(region: &AppRegion, index: u16, word: u32, bits: u64) -> Option<News> {
+    let slot = word * 64 + bits.trailing_zeros();
+    let (_, peer) = region.halves(slot)?;
+    nap::rouse(peer).then_some(News { region: index, sleeper: Sleeper::Slot(slot) })
 }
 
 /// Raises `flag` (for `FAILED` with an errno in its bits) in the service's half of `slot`, and rings for the slot.
@@ -229,4 +250,40 @@ pub fn raise(region: &AppRegion, index: u16, slot: u32, flag: u32) -> Option<New
     let (own, _) = region.halves(slot)?;
     stream::raise(own, flag);
     tell(region, index, slot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shm::{CONTEXTS, Kind, NAP, Params};
+
+    const SLOT: u32 = 67;
+
+    fn region() -> AppRegion {
+        let params = Params { kind: Kind::Application, id: 1, slots: 128, data_len: 1 << 20 };
+        AppRegion::new(Region::create(params).unwrap().0)
+    }
+
+    #[test]
+    fn a_thread_that_naps_is_woken_at_its_slot_and_once() {
+        let region = region();
+        let own = region.halves(SLOT).unwrap().1;
+        assert!(nap::is_nap(nap::begin(own, SLOT)));
+        let news = News { region: 9, sleeper: Sleeper::Slot(SLOT) };
+        assert_eq!([tell(&region, 9, SLOT), tell(&region, 9, SLOT)], [Some(news), None]);
+    }
+
+    #[test]
+    fn whatever_an_application_writes_as_its_watcher_rings_nothing_else() {
+        let region = region();
+        let own = region.halves(SLOT).unwrap().1;
+        for word in [CONTEXTS as u32 + 1, NAP - 1, u32::MAX >> 1] {
+            own.context.store(word, Ordering::SeqCst);
+            assert_eq!(tell(&region, 9, SLOT), None, "{word:#x}");
+        }
+        for word in [NAP, u32::MAX] {
+            own.context.store(word, Ordering::SeqCst);
+            assert!(tell(&region, 9, SLOT).is_some() && own.context.load(Ordering::SeqCst) == 0);
+        }
+    }
 }

@@ -51,11 +51,11 @@ impl FlowMut<'_> {
         true
     }
 
-    /// The flow goes back to its algorithm, with a window no larger than what is in flight (`pipe` bytes). The program that ends, if
-    /// there was one.
+    /// The flow goes back to its algorithm, with a window no larger than what is in flight (`pipe` bytes), or than a new connection's. The
+    /// program that ends, if there was one.
     pub fn end_program(&mut self, now: Instant, pipe: u32, rates: &RateSettings) -> Option<Box<FlowProgram>> {
         let program = self.cold.program.take()?;
-        self.cold.window.take_from_program(now, pipe);
+        self.cold.window.take_from_program(now, pipe, self.cold.backoff > 0);
         self.follow_window(now, rates);
         self.leave_repair_alone();
         Some(program)
@@ -152,6 +152,26 @@ mod tests {
         program.on_ack(una, 0, end, Echo::None);
         program.run(&situation).expect("nothing in it can fail");
         assert_eq!(program.ticks(), 0);
+    }
+
+    /// The agent of an idle connection has died: the connection goes on as after any pause (RFC 5681 section 4.1), not with one segment.
+    #[test]
+    fn an_idle_flow_goes_back_with_a_restart_window() {
+        let flows = Flows::new(Config::default(), [1, 2]);
+        flows.make(FlowId(0));
+        let mut guard = flows.try_lock(FlowId(0)).expect("nothing else holds it");
+        let mut f = guard.parts();
+        let whole = 10 * u32::from(MSS);
+        for (programmed, backoff, left) in
+            [(40_000, 0, whole), (5_000, 0, 5_000), (40_000, 2, u32::from(MSS))]
+        {
+            *f.cold = Cold::new(Window::new(Algorithm::Reno, MSS, at(0)), at(0));
+            (f.tx.mss, f.tx.cwnd, f.cold.backoff) = (MSS, f.cold.window.cwnd(), backoff);
+            f.begin_program(&start(7, Some(programmed)), &f.situation(at(1), 0, 0));
+            assert_eq!((u64::from(f.tx.cwnd), f.pipe()), (programmed, 0));
+            assert!(f.end_program(at(60_000), f.pipe(), &RateSettings::default()).is_some());
+            assert_eq!((f.tx.cwnd, f.cold.window.cwnd()), (left, left));
+        }
     }
 
     #[test]

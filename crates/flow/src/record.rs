@@ -48,8 +48,8 @@ pub struct ReceiveLine {
     pub ts_recent: u32,
     /// log2 of the receive window's size now.
     pub window_log2: u8,
-    /// Number of out-of-order intervals in use.
-    pub intervals: u8,
+    /// 1 while data ahead of a gap is stored, which `Cold::ahead` describes; else 0.
+    pub has_ahead: u8,
     /// Window shift of our advertised windows.
     pub rcv_shift: u8,
     /// Number of consecutive duplicate acknowledgements.

@@ -28,13 +28,21 @@ pub struct Run {
     pub left: SeqNumber,
     /// First sequence number after the run.
     pub right: SeqNumber,
-    /// For `Again`: when the bytes were retransmitted, microseconds modulo 2^32. For `Lost`: 1 if they were retransmitted and lost again.
+    /// For `Again`: when the bytes were retransmitted, microseconds modulo 2^32; the last of them, where the times were not kept apart. For
+    /// `Lost`: 1 if they were retransmitted and lost again.
     pub at: u32,
     /// What is known of these bytes.
     pub kind: Kind,
+    /// Bytes of several kinds were joined here for lack of room. Of each it is unknown whether it was reported, and how often it was sent;
+    /// `kind` is `Again`, so all of them count as in flight.
+    pub is_joined: bool,
 }
 
 impl Run {
+    /// A place without a run.
+    pub const NOTHING: Self =
+        Self { left: SeqNumber(0), right: SeqNumber(0), at: 0, kind: Kind::Held, is_joined: false };
+
     /// True when the bytes were sent more than once, so that it is unknown which sending an acknowledgement means.
     #[must_use]
     pub fn was_sent_again(&self) -> bool {
@@ -170,9 +178,8 @@ impl Recovery {
     /// The state of a flow without losses.
     #[must_use]
     pub const fn new(window: Window) -> Self {
-        let nothing = Run { left: SeqNumber(0), right: SeqNumber(0), at: 0, kind: Kind::Held };
         Self {
-            runs: [nothing; RUNS],
+            runs: [Run::NOTHING; RUNS],
             held: 0,
             lost: 0,
             lost_total: 0,

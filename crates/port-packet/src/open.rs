@@ -142,7 +142,7 @@ fn open_here(options: &PacketOptions) -> Result<Interface, PacketError> {
     let capabilities = capabilities(options, mtu, mac);
     let queue = |socket, number| VnetQueue::new(socket, capabilities, number).with_overruns(sys::drops);
     let double = |socket: &OwnedFd| socket.try_clone().map_err(refused("open a packet socket"));
-    let mut steering = PacketSteering { name: name.to_owned(), filter, first, others: Vec::new(), joined: 0 };
+    let mut steering = PacketSteering { index: facts.index, filter, first, others: Vec::new(), joined: 0 };
     let mut queues = vec![PacketQueue::new(queue(double(&steering.first)?, 0), ring)];
     for (number, socket) in (1..).zip(others) {
         let (give, coming) = channel();

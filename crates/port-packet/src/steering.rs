@@ -18,6 +18,7 @@ use crate::ring::{self, Ring};
 use crate::sys;
 use port::{Steering, Table};
 use program::program;
+use rustix::net::sockopt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::Sender;
@@ -25,8 +26,8 @@ use std::sync::mpsc::Sender;
 /// Brings the frames of groups of flows to the queues of an interface.
 #[derive(Debug)]
 pub struct PacketSteering {
-    /// Name of the interface.
-    pub(crate) name: String,
+    /// Index of the interface. It is kept, because a service may not ask for it any more once it has given its rights up.
+    pub(crate) index: i32,
     /// The filter of the socket of queue 0; `None`: it gets all frames, and has no ring.
     pub(crate) filter: Option<Program>,
     /// The socket of queue 0, which receives.
@@ -57,14 +58,17 @@ impl PacketSteering {
     /// interface to the group, the socket of queue 1 gets all frames, and perhaps some that queue 0 has, too. Its core hands them on.
     fn join_next(&self) -> io::Result<()> {
         let (socket, owner) = &self.others[self.joined];
-        let facts = sys::facts(&self.first, &self.name)?;
-        if !facts.is_up {
-            // No socket joins a group at such an interface.
-            return Err(io::Error::from_raw_os_error(libc::ENETDOWN));
-        }
         let filter = self.filter.as_deref();
         filter::refuse_all(socket)?;
-        let ring = ring::receive(socket, facts.index, filter.is_some())?;
+        // An interface that is down reports that to a socket whose protocol changes. No socket joins a group there.
+        let _ = sockopt::socket_error(socket)?;
+        sys::bind(socket, self.index, sys::ALL)?;
+        if let Err(error) = sockopt::socket_error(socket)? {
+            // So that the protocol changes at the next attempt, too.
+            sys::bind(socket, self.index, sys::UNUSED)?;
+            return Err(error.into());
+        }
+        let ring = ring::receive(socket, self.index, filter.is_some())?;
         // The owner may be gone, and then needs no ring.
         let _ = owner.send(ring);
         let is_first = self.joined == 0;

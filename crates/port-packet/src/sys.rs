@@ -142,9 +142,11 @@ pub(crate) unsafe fn unmap(at: NonNull<u8>, len: usize) {
     unsafe { libc::munmap(at.as_ptr().cast(), len) };
 }
 
-/// All protocols, and none: what a socket that [`bind`] binds receives.
+/// All protocols, none, and one that no frame has (reserved, RFC 1701): what a socket that [`bind`] binds receives. A socket that has had another
+/// cannot go back to none.
 pub(crate) const ALL: u16 = libc::ETH_P_ALL as u16;
 pub(crate) const NONE: u16 = 0;
+pub(crate) const UNUSED: u16 = 0xFFFF;
 
 /// Binds the socket: from now on it sends to interface `index`, and gets all frames of that, or none.
 pub(crate) fn bind(socket: &OwnedFd, index: i32, protocol: u16) -> io::Result<()> {

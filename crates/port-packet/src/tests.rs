@@ -252,10 +252,13 @@ fn one_frame_that_is_not_what_was_shown_costs_what_waits_and_nothing_later() {
     });
 }
 
+/// Takes the interface down, or up. False: there is no program `ip`.
+fn ip(state: &str) -> bool {
+    Command::new("ip").args(["link", "set", NAME, state]).status().is_ok_and(|s| s.success())
+}
+
 /// Takes the interface down and up again. False: there is no program `ip`.
 fn down_and_up() -> bool {
-    let ip =
-        |state| Command::new("ip").args(["link", "set", NAME, state]).status().is_ok_and(|s| s.success());
     ip("down") && ip("up")
 }
 
@@ -472,6 +475,27 @@ fn one_socket_receives_until_a_table_names_another_queue_and_none_is_lost_by_the
                 println!("not tested after a down: no `ip`");
             }
         }
+    });
+}
+
+#[test]
+fn a_table_that_is_refused_while_the_interface_is_down_is_taken_when_it_is_up() {
+    in_a_namespace(|| {
+        let (mut far, mut near) =
+            wire(&PacketOptions { queues: 2, addresses: vec![OWN.into()], ..options() });
+        let mut steering = near.steering.as_mut().unwrap().take().expect("there are two queues");
+        if !ip("down") {
+            return println!("skipped: no `ip`");
+        }
+        // Each attempt hears of it.
+        for _ in 0..2 {
+            let refused = steering.apply(&[1; wire::GROUPS]).unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::ENETDOWN));
+        }
+        assert!(ip("up"));
+        steering.apply(&[1; wire::GROUPS]).unwrap();
+        let (last, got) = while_frames_come(&mut far, &mut near, || {});
+        assert_eq!(got, [vec![], (1_001..=last).collect()]);
     });
 }
 

@@ -1,6 +1,7 @@
 //! Adds this library's variables to the environment of a program that inherits accelerated sockets, which it could not use without it.
 
 use libc::c_char;
+use session::config::is_secure;
 use std::env;
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStringExt;
@@ -19,8 +20,11 @@ unsafe extern "C" {
     pub static environ: *const *const c_char;
 }
 
-/// At the start of a program: saves those variables.
+/// At the start of a program: saves those variables. A program that does not obey its caller's passes none of them on.
 pub fn remember() {
+    if is_secure() {
+        return;
+    }
     let is_ours = |name: &str| name == "LD_PRELOAD" || name.starts_with("TOWPATH_");
     let variables = env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_ours));
     let lines = variables.map(|(name, value)| [name.into_vec(), value.into_vec()].join(&b'='));

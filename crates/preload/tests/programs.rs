@@ -49,7 +49,12 @@ impl Place {
 
     /// What the program prints.
     fn run(&self, program: &Path, on_towpath: bool) -> (String, String) {
+        self.run_with(program, &[], on_towpath)
+    }
+
+    fn run_with(&self, program: &Path, arguments: &[&str], on_towpath: bool) -> (String, String) {
         let mut command = Command::new(program);
+        command.args(arguments);
         if on_towpath {
             command.env("LD_PRELOAD", library()).env("TOWPATH_CONTROL", &self.control);
             command.env("TOWPATH_LOG", "debug");
@@ -120,6 +125,22 @@ fn processes_and_descriptors() {
 #[test]
 fn connections_that_several_programs_have() {
     prints_the_same("passing", 0..=0);
+}
+
+/// More threads than a process has contexts: none looks for news while it has none, each is woken for its own.
+#[test]
+fn a_waiting_thread_for_each_of_many_connections() {
+    prints_the_same("nappers", 0..=0);
+}
+
+#[test]
+fn a_waiting_thread_for_each_connection_under_a_low_limit_of_descriptors() {
+    let place = service();
+    let program = place.compile("nappers");
+    let run = |on_towpath| place.run_with(&program, &["1024"], on_towpath);
+    let ((kernel, _), (towpath, log)) = (run(false), run(true));
+    assert_eq!(towpath, kernel, "on Towpath (left) and on the kernel; log:\n{log}");
+    assert!(kernel.ends_with("done\n") && !log.contains("in the kernel"), "{kernel}{log}");
 }
 
 #[test]

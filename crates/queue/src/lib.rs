@@ -6,6 +6,7 @@
 //! - [`held`]: bytes that are written and not published yet;
 //! - [`holding`]: which party has a connection that goes from one to another;
 //! - [`doorbell`]: which slots have news for a context, and whether that context sleeps;
+//! - [`nap`]: sleep and wake-up at the slot of one connection, without a context;
 //! - [`waking`]: sleep and wake-up between the threads of one process;
 //! - [`urgent`]: the end of a stream's urgent bytes;
 //! - [`pages`]: lending rings from a data area, shared safely by forked processes.
@@ -19,6 +20,7 @@ pub mod batch;
 pub mod doorbell;
 pub mod held;
 pub mod holding;
+pub mod nap;
 pub mod pages;
 mod ring;
 pub mod stream;

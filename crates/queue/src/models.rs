@@ -6,7 +6,8 @@ use crate::stream::{
     Sender, barrier, consumed, consumed_some, note_consumed, note_produced, raise, readable, wants_space,
     watch, watcher,
 };
-use crate::{Doorbell, Ring, Wake};
+use crate::waking::{Asleep, Woken};
+use crate::{Doorbell, Ring, Wake, nap};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
@@ -353,5 +354,114 @@ fn loom_a_bell_at_the_old_core_is_passed_on_and_no_bytes_are_missed() {
         seen |= old_round(&blocks, &owner, &halves);
         seen |= new_round(&blocks, &owner, &ring, &halves);
         assert!(seen, "one core has seen what the application wrote");
+    });
+}
+
+/// The kernel's futex, for the models: bits of the threads that sleep on a word. A model asserts that none is left when all is done.
+#[derive(Default)]
+struct Futex(loom::sync::Mutex<u32>);
+
+impl Futex {
+    /// As the kernel does it: compares and goes to sleep in one step. False: it did not sleep.
+    fn sleep(&self, word: &AtomicU32, seen: u32, thread: u32) -> bool {
+        let mut asleep = self.0.lock().unwrap();
+        // A read-modify-write: the kernel never reads an old value.
+        let sleeps = word.fetch_add(0, Ordering::SeqCst) == seen;
+        *asleep |= u32::from(sleeps) << thread;
+        sleeps
+    }
+
+    fn wake_all(&self) {
+        *self.0.lock().unwrap() = 0;
+    }
+
+    fn is_empty(&self) -> bool {
+        *self.0.lock().unwrap() == 0
+    }
+}
+
+/// What a thread does that naps until the other side has written, up to its first sleep.
+fn nap_until_readable(halves: &[Half; 2], futex: &Futex, thread: u32) {
+    for round in 0.. {
+        let seen = nap::begin(&halves[1], thread << 4 | round);
+        if readable(&halves[0], 0, AREA).unwrap().is_some() || futex.sleep(&halves[1].context, seen, thread) {
+            return;
+        }
+    }
+}
+
+fn write_and_rouse(halves: &[Half; 2], futex: &Futex) {
+    let mut s = Sender::default();
+    s.lend(&halves[0], Ring::new(0, 12));
+    s.publish(&halves[0], 10);
+    if watcher(&halves[1]).is_some() && nap::rouse(&halves[1]) {
+        futex.wake_all();
+    }
+}
+
+#[test]
+fn loom_a_thread_that_naps_is_woken_by_its_news() {
+    model(|| {
+        let halves = Arc::new([Half::default(), Half::default()]);
+        let futex = Arc::new(Futex::default());
+        let producer = {
+            let (h, futex) = (halves.clone(), futex.clone());
+            thread::spawn(move || write_and_rouse(&h, &futex))
+        };
+        nap_until_readable(&halves, &futex, 1);
+        producer.join().unwrap();
+        assert!(futex.is_empty(), "no thread sleeps on");
+    });
+}
+
+/// Both threads wait for the same bytes, at one slot: one may begin while the other is being woken.
+#[test]
+fn loom_two_threads_that_nap_at_one_slot_are_both_woken() {
+    model(|| {
+        let halves = Arc::new([Half::default(), Half::default()]);
+        let futex = Arc::new(Futex::default());
+        let second = {
+            let (h, futex) = (halves.clone(), futex.clone());
+            thread::spawn(move || nap_until_readable(&h, &futex, 2))
+        };
+        let producer = {
+            let (h, futex) = (halves.clone(), futex.clone());
+            thread::spawn(move || write_and_rouse(&h, &futex))
+        };
+        nap_until_readable(&halves, &futex, 1);
+        producer.join().unwrap();
+        second.join().unwrap();
+        assert!(futex.is_empty(), "no thread sleeps on");
+    });
+}
+
+/// Models `Context::wake` of crate `session`: another thread of the process has a reason that is not in the stream, and wakes the thread
+/// whatever the word says.
+#[test]
+fn loom_a_thread_that_naps_is_woken_by_its_own_process() {
+    model(|| {
+        let own = Arc::new(Half::default());
+        let (asleep, reason) = (Arc::new(Asleep::default()), Arc::new(Woken::default()));
+        let futex = Arc::new(Futex::default());
+        let waker = {
+            let (own, asleep, reason, futex) = (own.clone(), asleep.clone(), reason.clone(), futex.clone());
+            thread::spawn(move || {
+                reason.raise();
+                if asleep.wake() == Wake::Needed {
+                    let _ = nap::rouse(&own);
+                    futex.wake_all();
+                }
+            })
+        };
+        for round in 0.. {
+            let seen = nap::begin(&own, round);
+            asleep.announce();
+            if reason.is_raised() || futex.sleep(&own.context, seen, 0) {
+                break;
+            }
+            asleep.awake();
+        }
+        waker.join().unwrap();
+        assert!(futex.is_empty(), "the thread does not sleep on");
     });
 }

@@ -12,7 +12,7 @@ pub const POISON: u8 = 0xdb;
 /// True when the program is to be checked.
 #[must_use]
 pub fn is_on() -> bool {
-    std::env::var_os(CHECK_ENV).is_some_and(|value| value == "1")
+    control::variables::variable(CHECK_ENV).is_some_and(|value| value == "1")
 }
 
 /// Overwrites released bytes with [`POISON`].

@@ -144,7 +144,8 @@ impl Runner {
             self.event(event, due)?;
             self.last = Some(Last { at: due.from, is_inbound: is_inbound(event) });
         }
-        self.await_pending()
+        self.await_pending()?;
+        self.network.host.check().map_err(|what| self.fail(what))
     }
 
     pub(crate) fn fail(&self, why: impl Into<String>) -> Trouble {

@@ -16,6 +16,7 @@ use crate::registry::channels::engine::{Engine, Say, Shared, Start};
 use crate::registry::relay::endpoint::End;
 use crate::registry::relay::{Outcome, Relays};
 use crate::registry::report::port_stats::Counted;
+use crate::threads;
 use base::{Duration, Instant};
 use elastic::load::{LoadMeter, Loads};
 use fastpath::{Others, Progress};
@@ -122,8 +123,8 @@ impl Core {
         port: Box<dyn Port>,
     ) -> Result<(Self, ExceptionReceiver, CommandSender), ServiceError> {
         let (mut core, mut worker, exceptions, commands) = Self::prepare(index, common, others, port)?;
-        let builder = std::thread::Builder::new().name(format!("towpath-core{index}"));
-        let thread = builder.spawn(move || worker.run()).map_err(|e| ServiceError::Os {
+        let started = threads::start(format!("towpath-core{index}"), "a core", move || worker.run());
+        let thread = started.map_err(|e| ServiceError::Os {
             doing: "start a thread",
             error: Errno::from_io_error(&e).unwrap_or(Errno::AGAIN),
         })?;
@@ -207,9 +208,8 @@ impl Drop for Core {
         let (closed, _) = channel();
         self.commands = closed;
         self.wake();
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("a core ended by a bug of its own");
-        }
+        // A core that panics ends the process, so the thread returns.
+        self.thread.take().map(JoinHandle::join);
     }
 }
 
@@ -273,7 +273,7 @@ impl Worker {
     fn round(&mut self, now: Instant) -> Progress {
         let progress = self.core.round(now, self.port.as_mut(), &mut self.meter);
         self.meter.wakes();
-        self.core.wakes().for_each(|news| self.common.wakers.wake(news.region, news.context));
+        self.core.wakes().for_each(|news| self.common.wakers.wake(news));
         self.meter.rest();
         for (region, slot) in self.core.strangers() {
             let is_taken = self.channels.as_mut().is_some_and(|engine| engine.news(region, slot));
@@ -363,7 +363,7 @@ impl Worker {
         }
         self.meter.relays();
         engine.work(now);
-        engine.wakes().for_each(|news| self.common.wakers.wake(news.region, news.context));
+        engine.wakes().for_each(|news| self.common.wakers.wake(news));
         let mut said = false;
         for told in engine.told() {
             said = true;

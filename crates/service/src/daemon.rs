@@ -2,6 +2,7 @@
 //! Sleeps without a timeout while no deadline is set.
 
 pub(crate) mod address_claim;
+mod administrators;
 pub(crate) mod clock;
 pub(crate) mod control_lines;
 pub(crate) mod control_socket;
@@ -30,7 +31,7 @@ use crate::registry::scaling::machine::Machine;
 use crate::registry::scaling::{Scaling, Way};
 use crate::registry::tcp::{self, Tcp};
 use crate::registry::{Answer, Registry, Watch};
-use crate::{ServiceError, privilege, sys};
+use crate::{ServiceError, privilege, sys, threads};
 use control::{
     CongestionAsk, CoresWish, KernelReason, Line, LineError, Reply, Report, Request, ToApplication, ToService,
 };
@@ -69,7 +70,7 @@ const LISTENERS: u64 = 4;
 const AGENTS: u64 = 5;
 const WAKERS: u64 = 2 << 32;
 
-/// A service that is ready: its control socket accepts connections.
+/// A service that is ready to be run.
 #[derive(Debug)]
 pub struct Service {
     pub(crate) listening: Listening,
@@ -95,9 +96,14 @@ pub struct Service {
     over: bool,
 }
 
-/// Opens the port, gives up the privileges that only opening needed, starts the cores, and makes an empty registry. Threads inherit the
+/// Opens the port, listens, gives up the privileges that only opening needed, starts the cores, and makes an empty registry. Threads inherit the
 /// signal mask, so no signal interrupts a core.
-fn registry(mut config: Config, told: Arc<OwnedFd>, watched: Watched) -> Result<Registry, ServiceError> {
+fn registry(
+    mut config: Config,
+    listening: &Listening,
+    told: Arc<OwnedFd>,
+    watched: Watched,
+) -> Result<Registry, ServiceError> {
     let mut opened = net_port::open(&config)?;
     config.cores.most = opened.queues.len() as u8;
     let clock = Clock::start();
@@ -106,6 +112,7 @@ fn registry(mut config: Config, told: Arc<OwnedFd>, watched: Watched) -> Result<
     let agents =
         config.agents.as_ref().map(|settings| Agents::open(settings, &config, clock.now())).transpose()?;
     let machine = Machine::open();
+    listening.begin()?;
     privilege::confine(&config)?;
     let core_wakers: Result<Vec<Arc<OwnedFd>>, Errno> = opened.queues.iter().map(|_| new_eventfd()).collect();
     let common = Common {
@@ -159,7 +166,7 @@ fn os(doing: &'static str) -> impl FnOnce(Errno) -> ServiceError {
 }
 
 impl Service {
-    /// Opens the port, starts the cores, and last the control socket: from then on applications can connect. `run` answers them.
+    /// Opens the control socket and the port, and starts the cores. `run` answers applications; those that have connected before wait for it.
     ///
     /// # Errors
     /// See [`ServiceError`].
@@ -171,9 +178,8 @@ impl Service {
         // The cores own this eventfd, and write it when they have reported something.
         let told = new_eventfd().map_err(os("make an eventfd"))?;
         let watched = Watched::open().map_err(os("make an epoll instance"))?;
-        let registry = registry(config, told.clone(), watched)?;
-        let helpers =
-            Helpers::new(registry.config().policy_source.clone()).map_err(os("make an eventfd"))?;
+        let registry = registry(config, &listening, told.clone(), watched)?;
+        let helpers = Helpers::new(registry.config().policy_source.clone()).map_err(os("make an eventfd"))?;
         let private = registry.config().private;
         let service = Self {
             leave: private.then(|| Instant::now() + GRACE.1),
@@ -206,8 +212,6 @@ impl Service {
         if let Some(ended) = service.registry.ended_listeners() {
             service.watch(ended, LISTENERS, epoll::EventFlags::IN)?;
         }
-        // Last, because from here on nothing fails.
-        service.listening.begin()?;
         Ok(service)
     }
 
@@ -225,6 +229,7 @@ impl Service {
     /// # Errors
     /// The kernel refuses to wait for events.
     pub fn run(mut self) -> Result<(), ServiceError> {
+        let _guard = threads::EndsProcess("the control thread");
         let mut events = Vec::with_capacity(EVENTS);
         while !self.over {
             let pause = self.pause(Instant::now());
@@ -301,7 +306,13 @@ impl Service {
         if self.more || !self.turns.is_empty() {
             return Some(Timespec::default());
         }
-        let deadlines = [self.registry.next_deadline(), self.leave, self.deaf_until, self.helpers.due(), self.places.due()];
+        let deadlines = [
+            self.registry.next_deadline(),
+            self.leave,
+            self.deaf_until,
+            self.helpers.due(),
+            self.places.due(),
+        ];
         let at = deadlines.into_iter().flatten().min()?;
         let left = at.saturating_duration_since(now);
         Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) })
@@ -424,9 +435,8 @@ impl Service {
         if report == LOOK || !changes_service(&report) {
             return Ok(report);
         }
-        let own = rustix::process::geteuid().as_raw();
-        if !(who.uid == own || who.uid == 0) {
-            let reason = "only the service's own user and root may end it, or change what it does";
+        if !who.is_administrator {
+            let reason = "only the service's own user and root may end it, or change what it does; not from a container or sandbox";
             return refused(Errno::PERM, reason);
         }
         match report {

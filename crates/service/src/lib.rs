@@ -7,6 +7,7 @@
 //!   cores     fast-path threads
 //!   config    options and the file
 //!   privilege what the daemon gives up
+//!   threads   how a thread starts: its panic is the process's end
 //! ```
 #![deny(unsafe_code)]
 
@@ -18,6 +19,7 @@ mod privilege;
 mod registry;
 #[allow(unsafe_code)]
 mod sys;
+mod threads;
 
 pub use config::values::{
     AgentPlace, ChannelCount, Congestion, Cores, CoresChoice, HostAddresses, Mac, Network, PortChoice,
@@ -25,7 +27,7 @@ pub use config::values::{
 };
 pub use config::{AgentSettings, ChannelPolicy, Config, Link, Options, Sharing};
 pub use daemon::Service;
-pub use daemon::control_socket::pid_behind;
+pub use daemon::control_socket::{pid_answering, pid_behind};
 pub use error::ServiceError;
 pub use privilege::page as privileges;
 pub use registry::{policy, report};

@@ -1,7 +1,7 @@
-//! Limits the service to what it needs while it serves: the capabilities and system calls that [`table`] lists for its configuration.
+//! Limits the service to what it needs while it serves: the capabilities, system calls and files that [`table`] lists for its configuration.
 //! Everything that needs more (opening the port, binding the control socket) is done before [`confine`].
 //!
-//! Capabilities, user, NoNewPrivs and filters belong to a thread and are inherited by the threads that it starts. So the control thread
+//! Capabilities, user, NoNewPrivs, Landlock and filters belong to a thread and are inherited by the threads that it starts. So the control thread
 //! confines itself before it starts any other thread. (`SECCOMP_FILTER_FLAG_TSYNC` would extend the filter alone to all threads, even to
 //! those of a program that only holds a service, as tests do.)
 //!
@@ -11,6 +11,7 @@
 //! ```
 
 mod filter;
+mod landlock;
 mod page;
 #[allow(unsafe_code)]
 mod sys;
@@ -40,6 +41,7 @@ pub fn confine(config: &Config) -> Result<(), ServiceError> {
     }
     keep_only(kept).map_err(os("give up capabilities"))?;
     thread::set_no_new_privs(true).map_err(os("give up gaining privileges"))?;
+    landlock::install(&table::places(config)).map_err(os("bound the files that the service opens"))?;
     if config.syscall_filter {
         filter::install().map_err(|error| ServiceError::Filter { error })?;
     }

@@ -41,7 +41,7 @@ pub(crate) mod tcp;
 mod timers;
 
 use crate::config::Config;
-use crate::cores::wakers::Wakers;
+use crate::cores::wakers::{Call, Wakers, rouse, rouse_at};
 use crate::cores::{Command, Core, RELAY_CORE};
 use crate::registry::agents::Agents;
 use crate::registry::application::Application;
@@ -72,7 +72,7 @@ use crate::sys;
 use control::{CONTROL_SLOT, KernelReason, Push, Reply};
 use flow::News;
 use queue::stream::watcher;
-use queue::{Doorbell, Wake};
+use queue::{Doorbell, Wake, nap};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use shm::{Region, Side, TRUST_CONTEXT};
 use std::collections::HashMap;
@@ -299,15 +299,19 @@ impl Registry {
     }
 
     fn ring_context(&self, region: &Region, side: Side, family: u32, context: u32, slot: u32) {
-        if Doorbell::of(region, side, context).is_some_and(|bell| bell.ring(slot) == Wake::Needed) {
-            self.wake(family, context);
+        match Doorbell::of(region, side, context) {
+            Some(bell) if bell.ring(slot) == Wake::Needed => self.wake(family, context),
+            Some(_) => {}
+            None => rouse(region, side, slot),
         }
     }
 
-    /// As [`Self::ring`], for a process that has ended: it may have taken the mark of the sleeper, and been killed before it wrote the
-    /// eventfd.
+    /// As [`Self::ring`], for a process that has ended: it may have taken the mark of the sleeper, and been killed before it woke it.
     pub fn ring_for_dead(&self, region: &Region, side: Side, family: u32, slot: u32) {
-        let Some(context) = region.slot(slot).and_then(|s| watcher(&s.half[side.index()])) else { return };
+        let Some(half) = region.slot(slot).map(|s| &s.half[side.index()]) else { return };
+        let _ = nap::rouse(half);
+        rouse_at(region, side, slot);
+        let Some(context) = watcher(half) else { return };
         if let Some(bell) = Doorbell::of(region, side, context) {
             let _ = bell.ring(slot);
         }
@@ -331,8 +335,10 @@ impl Registry {
 
     /// Wakes the context that has news.
     pub fn wake_for_news(&self, news: News) {
-        if let Some(eventfd) = self.wakers.of(news.region, news.context) {
-            self.outputs.add(Output::Wake(eventfd));
+        match self.wakers.of(news) {
+            Some(Call::Write(eventfd)) => self.outputs.add(Output::Wake(eventfd)),
+            Some(Call::Rouse(region, slot)) => rouse_at(region.region(), Side::One, slot),
+            None => {}
         }
     }
 

@@ -18,12 +18,13 @@ use std::time::Instant;
 fn held() -> [usize; 2] {
     let count = |folder: &Path| std::fs::read_dir(folder).map_or(0, Iterator::count);
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
-    let is_helper =
-        |task: &Path| std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("towpath-helper"));
+    let is_helper = |task: &Path| {
+        std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("towpath-helper"))
+    };
     let of_helpers: usize = tasks.filter(|task| is_helper(task)).map(|task| count(&task.join("fd"))).sum();
-    let texts = std::fs::read_dir("/proc/self/fdinfo").unwrap().filter_map(|info| {
-        std::fs::read_to_string(info.ok()?.path()).ok()
-    });
+    let texts = std::fs::read_dir("/proc/self/fdinfo")
+        .unwrap()
+        .filter_map(|info| std::fs::read_to_string(info.ok()?.path()).ok());
     let watched = texts.map(|text| text.lines().filter(|line| line.starts_with("tfd:")).count()).sum();
     [count(Path::new("/proc/self/fd")) + of_helpers, watched]
 }

@@ -3,6 +3,7 @@
 use crate::common::{App, Conn, Daemon, PATIENCE, hello, listener};
 use control::{KernelReason, Parent, Push, Reply, Report, Request, Unlisten};
 use rustix::fd::AsFd;
+use rustix::thread::futex;
 use service::Options;
 use shm::half_flags::{FIN, OPEN, RELEASED, RESET};
 use std::sync::atomic::Ordering;
@@ -362,4 +363,49 @@ fn where_policy_forbids_sharing_the_service_copies() {
     server.close(&a);
     server.close(&b);
     daemon.until("only the listener is left", |s| s.len() == 1);
+}
+
+/// Has a thread sleep at the slot of `conn`, as a thread without a context does. Returns the thread, once it is about to.
+fn nap_at(app: App, conn: Conn) -> std::thread::JoinHandle<(App, Conn)> {
+    let seen = app.own_half(&conn, |half| queue::nap::begin(half, 1));
+    let (about_to, told) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        about_to.send(()).unwrap();
+        app.own_half(&conn, |half| {
+            while half.context.load(Ordering::SeqCst) == seen {
+                let _ = futex::wait(&half.context, futex::Flags::empty(), seen, None);
+            }
+        });
+        (app, conn)
+    });
+    told.recv().unwrap();
+    thread
+}
+
+#[test]
+fn a_thread_that_naps_is_woken_by_a_relay_and_by_the_death_of_its_peer() {
+    for sharing in [service::Sharing::Never, service::Sharing::SameUser] {
+        let daemon = Daemon::start(Options { sharing: Some(sharing), ..Options::default() });
+        let (mut server, mut client) = (App::new(&daemon), App::new(&daemon));
+        let (socket, address) = listener();
+        let queue = server.listen(&socket, 8);
+        let mut there = client.connect(address);
+        let (here, _) = server.accept_wait(queue);
+        let (mut server, mut here) = match sharing {
+            service::Sharing::Never => {
+                let asleep = nap_at(server, here);
+                client.send(&mut there, b"news");
+                asleep.join().unwrap()
+            }
+            _ => {
+                client.send(&mut there, b"news");
+                (server, here)
+            }
+        };
+        assert_eq!(server.receive_exact(&mut here, 4), b"news");
+        let asleep = nap_at(server, here);
+        drop(client);
+        let (server, here) = asleep.join().unwrap();
+        assert_ne!(server.peer_flags(&here) & (FIN | RESET), 0);
+    }
 }

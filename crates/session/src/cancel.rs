@@ -150,6 +150,15 @@ pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>, mask: Option<u6
     sleep(|| sys::poll(fds, timeout, mask))
 }
 
+/// [`sys::futex_wait`]; a wait ends when the thread is cancelled.
+///
+/// # Errors
+/// The kernel's; [`RESTART`] when the thread may have been cancelled.
+pub fn futex_wait(word: &AtomicU32, seen: u32, limit: Duration) -> Result<usize, Errno> {
+    let _asleep = cycle_account::enter(Section::Asleep);
+    sleep(|| sys::futex_wait(word, seen, limit))
+}
+
 fn ask(thread: usize) -> Option<Arc<Sleeper>> {
     let _deferred = Deferred::begin();
     let sleeper = lock(&SLEEPERS).get(&thread).filter(|sleeper| sleeper.is_here()).cloned()?;

@@ -5,6 +5,7 @@ use crate::direct::{self, Ways};
 use crate::fork_locks::Held;
 use crate::host::HOST;
 use crate::log::{Level, log};
+use crate::nap::Naps;
 use crate::registration::Announced;
 use crate::reserved::{Internal, unclaim};
 use crate::rpc::Exchange;
@@ -50,6 +51,10 @@ pub struct Client {
     pub dead: AtomicBool,
     /// Contexts by their number.
     pub contexts: Mutex<BTreeMap<u32, Weak<Context>>>,
+    /// Contexts without a number, of threads that nap.
+    pub(crate) bare: Mutex<Vec<Weak<Context>>>,
+    /// The threads that nap now.
+    pub(crate) naps: Naps,
     /// Contexts of ended threads and closed sets, for the next ones.
     pub free: Mutex<Vec<Arc<Context>>>,
     /// The rights to connect without asking the service.
@@ -111,6 +116,8 @@ impl Client {
             gone: Mutex::default(),
             dead: AtomicBool::new(false),
             contexts: Mutex::new(BTreeMap::new()),
+            bare: Mutex::default(),
+            naps: Naps::default(),
             free: Mutex::new(Vec::new()),
             ways: Ways::default(),
             queues: RwLock::new(queues),
@@ -132,10 +139,16 @@ impl Client {
             return Err(Errno::PERM);
         }
         let _deferred = Deferred::begin();
-        let mut pushes = Vec::new();
+        let (mut pushes, mut late) = (Vec::new(), Vec::new());
         let (answer, new) = {
             let mut exchange = lock(&self.exchange);
-            let sent = exchange.send(request, fd);
+            let heard =
+                exchange.listen(|reply, fds| late.push((reply, fds)), |push, fds| pushes.push((push, fds)));
+            let sent = match heard {
+                // It is silent, and is told later what it must be told.
+                Ok(()) | Err(LineError::WouldBlock) => exchange.send(request, fd),
+                Err(e) => Err(e),
+            };
             let mut answer = sent.and_then(|()| exchange.answer(|push, fds| pushes.push((push, fds))));
             let new = match &mut answer {
                 Ok((Reply::Region(info), fds)) => self.adopt(*info, fds.drain(..).next()),
@@ -155,6 +168,7 @@ impl Client {
             (answer, new)
         };
         pushes.into_iter().for_each(|(push, fds)| self.pushed(push, fds));
+        late.into_iter().for_each(|(reply, fds)| self.decline(reply, fds));
         if let Some(region) = new {
             self.say(Request::Mapped { region });
         }
@@ -162,6 +176,9 @@ impl Client {
             if matches!(e, LineError::Os(Errno::BADF)) && fd.is_some() {
                 // Another thread has closed the descriptor that was to be shown.
                 return Errno::BADF;
+            }
+            if matches!(e, LineError::WouldBlock) {
+                return Errno::TIMEDOUT;
             }
             log(Level::Warn, format_args!("{e}"));
             self.die();
@@ -181,13 +198,19 @@ impl Client {
         lock(&self.exchange).give_room();
     }
 
-    /// Sends a message that needs no answer.
+    /// True while the service lives and does not answer: what needs it is not done, or is the kernel's.
+    pub fn is_silent(&self) -> bool {
+        let _deferred = Deferred::begin();
+        lock(&self.exchange).is_silent()
+    }
+
+    /// Sends a message that needs no answer. A silent service is told later.
     pub fn say(&self, request: Request) {
         if self.dead.load(Ordering::Relaxed) || detached::is_locked() {
             return;
         }
         let _deferred = Deferred::begin();
-        let failed = lock(&self.exchange).line.send(&ToService { number: 0, request }, &[], true).is_err();
+        let failed = lock(&self.exchange).say(request).is_err();
         if failed {
             self.die();
         }
@@ -200,7 +223,8 @@ impl Client {
         }
         let _deferred = Deferred::begin();
         let message = ToService { number: 0, request };
-        if let Err(e) = lock(&self.exchange).line.send(&message, &[sys::borrow(fd)], true) {
+        let exchange = lock(&self.exchange);
+        if let Err(e) = exchange.line.send(&message, &[sys::borrow(fd)], !exchange.is_silent()) {
             log(Level::Info, format_args!("a vfork child could not say what it takes along: {e}"));
         }
     }
@@ -215,7 +239,7 @@ impl Client {
     }
 
     /// Maps a region the service announced. Returns its id when it is new here.
-    fn adopt(&self, info: RegionInfo, memfd: Option<OwnedFd>) -> Option<u32> {
+    pub(crate) fn adopt(&self, info: RegionInfo, memfd: Option<OwnedFd>) -> Option<u32> {
         let side = Side::from_index(info.side)?;
         let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
         if regions.contains_key(&(info.id, info.side)) {
@@ -245,7 +269,7 @@ impl Client {
     }
 
     /// Maps an accept queue; its two files are the last of `fds`.
-    fn adopt_queue(&self, id: u32, fds: &mut Vec<OwnedFd>) {
+    pub(crate) fn adopt_queue(&self, id: u32, fds: &mut Vec<OwnedFd>) {
         let Some(first) = fds.len().checked_sub(2) else { return };
         if let Ok(files) = fds.drain(first..).collect::<Vec<_>>().try_into()
             && let Some(queue) = Queue::open(id, files)
@@ -278,7 +302,7 @@ impl Client {
     }
 
     /// The region `id` as `side` sees it, if it is mapped here.
-    fn known(&self, id: u32, side: u8) -> Option<Arc<Mapped>> {
+    pub(crate) fn known(&self, id: u32, side: u8) -> Option<Arc<Mapped>> {
         self.regions.read().unwrap_or_else(PoisonError::into_inner).get(&(id, side)).cloned()
     }
 
@@ -318,10 +342,15 @@ impl Client {
         if !mapped.pair {
             return;
         }
-        if let Ok((Reply::Done, fds)) = self.ask(Request::Waker { region: mapped.id, context })
-            && let Some(fd) = fds.into_iter().next()
-        {
-            mapped.learn_waker(context, Box::new(Internal::new(fd)));
+        let waker = match self.ask(Request::Waker { region: mapped.id, context }) {
+            Ok((Reply::Done, fds)) => fds.into_iter().next(),
+            _ => None,
+        };
+        match waker {
+            Some(fd) => mapped.learn_waker(context, Box::new(Internal::new(fd))),
+            // A silent service wakes it as soon as it reads again. Threads of this very process need not wait for that.
+            None if self.known(mapped.id, mapped.side.other() as u8).is_some() => self.wake(context),
+            None => {}
         }
     }
 
@@ -336,7 +365,7 @@ impl Client {
             let got = lock(&self.exchange).overhear();
             match got {
                 Ok(Received { message: ToApplication::Push(push), fds, .. }) => self.pushed(push, fds),
-                Ok(_) => {}
+                Ok(Received { message: ToApplication::Reply(_, reply), fds, .. }) => self.decline(reply, fds),
                 Err(LineError::WouldBlock) => return false,
                 Err(e) => {
                     log(Level::Warn, format_args!("{e}"));
@@ -455,7 +484,9 @@ impl Client {
     }
 
     fn all_contexts(&self) -> Vec<Arc<Context>> {
-        lock(&self.contexts).values().filter_map(Weak::upgrade).collect()
+        let mut all: Vec<_> = lock(&self.contexts).values().filter_map(Weak::upgrade).collect();
+        all.extend(lock(&self.bare).iter().filter_map(Weak::upgrade));
+        all
     }
 
     /// Wakes the threads that sleep in our context of number `context`.
@@ -518,6 +549,7 @@ impl Client {
         held.take_whole(self, |c| &c.queues);
         queues.iter().for_each(|queue| queue.hold(held));
         held.take(self, |c| &c.contexts);
+        held.take(self, |c| &c.bare);
         held.take(self, |c| &c.free);
         contexts.iter().for_each(|context| context.hold(held));
         for mapped in &regions {

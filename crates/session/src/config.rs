@@ -6,6 +6,8 @@ use control::profile::{
     self, CHANNEL_ENV, CHECK_POINTERS_ENV, IO_URING_ENV, PROFILE_ENV, QUICK_ACK_ENV, REQUIRE_ENV,
     RING_MIN_ENV, Rings, SPIN_ENV,
 };
+pub use control::variables::is_secure;
+use control::variables::{self, variable};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -32,7 +34,7 @@ pub fn remember() {
 pub fn is_disabled() -> bool {
     static DISABLED: OnceLock<bool> = OnceLock::new();
     *DISABLED.get_or_init(|| {
-        let disabled = std::env::var_os(DISABLE_ENV).is_some_and(|v| !v.is_empty() && v != "0");
+        let disabled = variable(DISABLE_ENV).is_some_and(|v| !v.is_empty() && v != "0");
         if !disabled {
             match_launcher();
             know_profile();
@@ -43,7 +45,7 @@ pub fn is_disabled() -> bool {
 
 /// Ends the process when `towpath run` is of another version than this library: nothing they would share fits.
 fn match_launcher() {
-    let Ok(launcher) = std::env::var(control::VERSIONS_ENV) else { return };
+    let Some(launcher) = variables::text(control::VERSIONS_ENV) else { return };
     let own = control::versions();
     if launcher != own {
         log(
@@ -59,7 +61,7 @@ fn match_launcher() {
 
 /// Logs an error when the environment names an unknown profile; such a profile changes nothing.
 fn know_profile() {
-    let Ok(name) = std::env::var(PROFILE_ENV) else { return };
+    let Some(name) = variables::text(PROFILE_ENV) else { return };
     if !name.is_empty() && profile::profile(&name).is_none() {
         log(Level::Error, format_args!("{PROFILE_ENV}={name}: there is no such profile"));
     }

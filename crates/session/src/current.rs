@@ -16,9 +16,12 @@ static CHANGING: Mutex<()> = Mutex::new(());
 /// A forked child's registration, begun but not finished until it is needed: most children `exec` before that.
 static ANNOUNCED: Mutex<Option<(Announced, Arc<Client>)>> = Mutex::new(None);
 static IS_ANNOUNCED: AtomicBool = AtomicBool::new(false);
-static LAST_TRY: Mutex<Option<Instant>> = Mutex::new(None);
+/// When the last attempt to register began, and how long it has taken.
+static LAST_TRY: Mutex<Option<(Instant, Duration)>> = Mutex::new(None);
 /// Shortest time between two attempts, after a failure.
 const RETRY: Duration = Duration::from_millis(250);
+/// After an attempt that took a time t, because the service is silent, none is made for `PAUSE` * t.
+const PAUSE: u32 = 10;
 
 /// The registration of this process, alive or dead, if it has one.
 #[must_use]
@@ -51,12 +54,14 @@ pub fn current() -> Option<Arc<Client>> {
     if let Some(client) = present().filter(alive) {
         return Some(client);
     }
-    if last.is_some_and(|t| t.elapsed() < RETRY) {
+    if last.is_some_and(|(at, took)| at.elapsed() < RETRY.max(took * PAUSE)) {
         return None;
     }
-    *last = Some(Instant::now());
+    let began = Instant::now();
     let failed = |e| log(level_of(&e), format_args!("no service, sockets stay with the kernel: {e}"));
-    register().map_err(failed).ok()
+    let client = register().map_err(failed).ok();
+    *last = Some((began, began.elapsed()));
+    client
 }
 
 /// Registers this process anew, now.

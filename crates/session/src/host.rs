@@ -1,14 +1,17 @@
 //! What endpoints need of this process: see [`endpoint::host`].
 
 use crate::log::{Level, log};
+use crate::sys::cycle_account;
 use crate::sys::signal::Deferred;
 use crate::{detached, sys};
 use control::Request;
+use cycles::Section;
 use endpoint::host::{Host, Process};
 use endpoint::region::Mapped;
 use queue::Violation;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
+use shm::Half;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -97,6 +100,14 @@ impl Process for ThisProcess {
     fn wake_other(&self, mapped: &Mapped, context: u32) {
         if let Some(client) = crate::present() {
             client.wake_other(mapped, context);
+        }
+    }
+
+    fn rouse(&self, half: &Half) {
+        // Where a filter forbids it, the peers were told to look for themselves (`MUTE`).
+        if detached::may(libc::SYS_futex) {
+            let _waking = cycle_account::enter(Section::Wake);
+            shm::futex::wake(&half.context);
         }
     }
 

@@ -32,6 +32,8 @@ pub mod fork_locks;
 pub mod host;
 mod latest;
 pub mod log;
+pub mod nap;
+mod overdue;
 pub mod presented;
 mod registration;
 pub mod reserved;

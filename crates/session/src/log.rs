@@ -20,11 +20,11 @@ pub enum Level {
 
 pub(crate) fn limit() -> u8 {
     static LIMIT: OnceLock<u8> = OnceLock::new();
-    *LIMIT.get_or_init(|| match std::env::var("TOWPATH_LOG").as_deref() {
-        Ok("off") => 0,
-        Ok("warn") => 2,
-        Ok("info") => 3,
-        Ok("debug") => 4,
+    *LIMIT.get_or_init(|| match control::variables::text("TOWPATH_LOG").as_deref() {
+        Some("off") => 0,
+        Some("warn") => 2,
+        Some("info") => 3,
+        Some("debug") => 4,
         _ => 1,
     })
 }

@@ -8,7 +8,7 @@ use crate::reserved::{Internal, claim, unclaim};
 use crate::rpc::{Exchange, say_hello};
 use crate::sys;
 use crate::{Client, detached};
-use control::{Line, LineError, Parent, Push, Reply, Request, Welcome};
+use control::{Line, LineError, PATIENCE, Parent, Push, Reply, Request, Welcome};
 use endpoint::region::Mapped;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
@@ -17,10 +17,6 @@ use rustix::process::{Resource, getrlimit};
 use shm::{Region, Side};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
-
-/// Longest wait for an answer of the service; past it the service counts as gone.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A registration that has only said hello: from then on the service notices the end of this process.
 #[derive(Debug)]
@@ -40,6 +36,12 @@ impl Announced {
         let line = Line::new(claim(line.into()));
         let control = line.as_fd().as_raw_fd();
         Ok(Self { exchange: Exchange::new(line, number), control, name, holder: 0 })
+    }
+
+    /// A line on which the hello is said.
+    #[cfg(test)]
+    pub(crate) fn of(exchange: Exchange, control: RawFd) -> Self {
+        Self { exchange, control, name: "test".into(), holder: 0 }
     }
 
     /// Says hello as a forked child, with the parent's registration and the holder bit that it has promised. Allocates nothing: each
@@ -70,7 +72,8 @@ impl Announced {
         Ok(Self { exchange: Exchange::new(line, number), control: *control, name: name.clone(), holder })
     }
 
-    /// Completes the registration. A forked child without descriptors or memory for it goes on with its `parent`'s, locked in.
+    /// Completes the registration. A forked child without descriptors or memory for it, or whose service is silent, goes on with its
+    /// `parent`'s, locked in.
     pub fn finish(mut self, parent: Option<&Client>) -> Result<Arc<Client>, LineError> {
         let mut pushes = Vec::new();
         match introduce(&mut self.exchange, |push, fds| pushes.push((push, fds))) {
@@ -82,7 +85,7 @@ impl Announced {
                 Ok(client)
             }
             Err(e) => match (e, parent) {
-                (LineError::Os(Errno::MFILE | Errno::NOMEM), Some(parent)) => {
+                (LineError::Os(Errno::MFILE | Errno::NOMEM) | LineError::WouldBlock, Some(parent)) => {
                     detached::cut_off();
                     Ok(self.stand_in(parent))
                 }

@@ -1,7 +1,11 @@
 //! A context: what wakes one sleeper (a blocked thread, an epoll set). It has a number known to all that bring news, a kernel epoll
 //! descriptor that holds every eventfd that may wake it, and a spin budget.
+//!
+//! A context costs descriptors, here and at the service, and a family has few numbers. So only the first threads of a process that wait for
+//! one connection have one. Further ones have a *bare* context, which has neither: they nap at the slot of their connection ([`nap`]).
 
 use crate::fork_locks::Held;
+use crate::nap::Place;
 use crate::reserved::Internal;
 use crate::spin::Spin;
 use crate::sys;
@@ -14,6 +18,7 @@ use queue::waking::Asleep;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd, RawFd};
 use rustix::io::Errno;
+use shm::CONTEXTS;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -30,16 +35,33 @@ const SERVICE: u32 = 0;
 /// Shortest time between two requests for eventfds that could not be received.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// What wakes one thread or epoll set.
+/// A process makes so many contexts for threads that wait for one connection: with fewer threads none has to look at the control line. Each
+/// takes some four descriptors of the program's limit.
+const CONTEXTS_OF_THREADS: usize = 8;
+/// So many of a family's numbers are left to sets, and to threads that wait for more than one connection.
+const NUMBERS_LEFT: u32 = CONTEXTS as u32 / 2;
+/// The number of every bare context: no region has a context of that number.
+const BARE: u32 = shm::NAP - 1;
+
+/// The descriptors of a context.
 #[derive(Debug)]
-pub struct Context {
-    /// Its number, unique in the fork family.
-    pub number: u32,
+struct Descriptors {
     /// The descriptor to sleep on: holds all eventfds and the control socket, edge-triggered.
     epfd: Internal,
     local: Internal,
+}
+
+/// What wakes one thread or epoll set.
+#[derive(Debug)]
+pub struct Context {
+    /// Its number, unique in the fork family; `BARE`.
+    pub number: u32,
+    /// `None`: it is bare.
+    descriptors: Option<Descriptors>,
     /// Eventfds that others ring, with the pair region they came for; `SERVICE` for the service's own.
     others: Mutex<Vec<(u32, Internal)>>,
+    /// Where the thread of a bare context naps now.
+    place: Mutex<Option<Place>>,
     /// An eventfd could not be received, for want of descriptors: some news does not wake the sleeper.
     is_deaf: AtomicBool,
     /// How often an eventfd was lost.
@@ -66,15 +88,52 @@ impl Context {
         if detached::is_locked() {
             return Err(Errno::PERM);
         }
-        let number = take_number(client).ok_or(Errno::USERS)?;
-        Self::announce(client, number).inspect_err(|_| {
+        Self::with_number(client, take_number(client, 0).ok_or(Errno::USERS)?)
+    }
+
+    /// As [`Self::take`] for a thread that can do without: leaves some to others.
+    fn take_spare(client: &Arc<Client>) -> Option<Arc<Self>> {
+        let _deferred = Deferred::begin();
+        if let Some(used) = lock(&client.free).pop() {
+            return Some(used);
+        }
+        if detached::is_locked() || lock(&client.contexts).len() >= CONTEXTS_OF_THREADS {
+            return None;
+        }
+        Self::with_number(client, take_number(client, NUMBERS_LEFT)?).ok()
+    }
+
+    fn with_number(client: &Arc<Client>, number: u32) -> Result<Arc<Self>, Errno> {
+        Self::announce(client, number).inspect_err(|e| {
             lock(&client.contexts).remove(&number);
-            give_number(client, number);
+            // A service that answers late knows the context by that number until this process ends.
+            if *e != Errno::TIMEDOUT {
+                give_number(client, number);
+            }
         })
     }
 
+    /// A context without a number and descriptors.
+    fn bare(client: &Arc<Client>) -> Arc<Self> {
+        let _deferred = Deferred::begin();
+        let context = Arc::new(Self::new(client, BARE, None));
+        let mut bare = lock(&client.bare);
+        if bare.len() == bare.capacity() {
+            bare.retain(|context| context.strong_count() > 0);
+        }
+        bare.push(Arc::downgrade(&context));
+        drop(bare);
+        context
+    }
+
+    /// True when the thread naps instead of sleeping on a descriptor.
+    #[inline]
+    pub const fn is_bare(&self) -> bool {
+        self.descriptors.is_none()
+    }
+
     fn announce(client: &Arc<Client>, number: u32) -> Result<Arc<Self>, Errno> {
-        let context = Arc::new(Self::empty(client, number)?);
+        let context = Arc::new(Self::new(client, number, Some(Descriptors::new(client)?)));
         // Known before it is announced: eventfds for it may be pushed before the answer comes.
         lock(&client.contexts).insert(number, Arc::downgrade(&context));
         context.listen()?;
@@ -113,20 +172,16 @@ impl Context {
         let hears = self.listen().is_ok() && self.losses.load(Ordering::SeqCst) == before;
         self.is_deaf.fetch_and(!hears, Ordering::SeqCst);
         // Other threads that sleep here begin anew.
-        self.local.ring();
+        self.ring();
         hears
     }
 
-    fn empty(client: &Arc<Client>, number: u32) -> Result<Self, Errno> {
-        let epfd = Internal::epoll()?;
-        let local = Internal::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        add(&epfd, local.number(), BELL)?;
-        add(&epfd, client.control(), CONTROL)?;
-        Ok(Self {
+    fn new(client: &Arc<Client>, number: u32, descriptors: Option<Descriptors>) -> Self {
+        Self {
             number,
-            epfd,
-            local,
-            others: Mutex::new(Vec::new()),
+            descriptors,
+            others: Mutex::default(),
+            place: Mutex::default(),
             is_deaf: AtomicBool::new(false),
             losses: AtomicU32::new(0),
             asked_again: Mutex::new(None),
@@ -134,7 +189,7 @@ impl Context {
             outside: AtomicBool::new(false),
             spin: Spin::new(client.welcome.settings.spin_ns),
             client: client.clone(),
-        })
+        }
     }
 
     /// Keeps the context for the next thread or set.
@@ -152,16 +207,18 @@ impl Context {
             self.losses.fetch_add(1, Ordering::SeqCst);
             self.is_deaf.store(true, Ordering::SeqCst);
             // A received eventfd would have been rung already: look.
-            return self.local.ring();
+            return self.ring();
         };
+        let Some(all) = &self.descriptors else { return };
         let eventfd = Internal::new(eventfd);
         // When this fails there is no memory; the service's own eventfd still wakes us.
-        let _ = add(&self.epfd, eventfd.number(), BELL);
+        let _ = add(&all.epfd, eventfd.number(), BELL);
         lock(&self.others).push((region, eventfd));
     }
 
-    /// Takes the lock of `others` before a fork.
+    /// Takes this context's locks before a fork.
     pub fn hold(self: &Arc<Self>, held: &mut Held) {
+        held.take(self, |c| &c.place);
         held.take(self, |c| &c.others);
     }
 
@@ -171,26 +228,50 @@ impl Context {
     }
 
     fn forget(&self, is_over: impl Fn(u32) -> bool) {
+        let Some(all) = &self.descriptors else { return };
         lock(&self.others).retain(|(from, eventfd)| {
             let is_over = is_over(*from);
             if is_over {
                 // Other processes have the same eventfd open: closing ours alone would leave it in our epoll descriptor.
-                let _ = epoll::delete(self.epfd.as_fd(), eventfd.as_fd());
+                let _ = epoll::delete(all.epfd.as_fd(), eventfd.as_fd());
             }
             !is_over
         });
     }
 
-    /// The descriptor to sleep on.
+    /// The descriptor to sleep on; -1: the context is bare.
     pub fn epfd(&self) -> RawFd {
-        self.epfd.number()
+        self.descriptors.as_ref().map_or(-1, |all| all.epfd.number())
+    }
+
+    fn ring(&self) {
+        if let Some(all) = &self.descriptors {
+            all.local.ring();
+        }
     }
 
     /// Wakes the threads that sleep here, from within this process.
     pub fn wake(&self) {
-        if self.sleeping.wake() == Wake::Needed {
-            self.local.ring();
+        if self.sleeping.wake() == Wake::NotNeeded {
+            return;
         }
+        match &self.descriptors {
+            Some(all) => all.local.ring(),
+            None => lock(&self.place).iter().for_each(Place::rouse),
+        }
+    }
+
+    /// The thread of this bare context is about to nap at `place`.
+    pub fn lie_down(&self, place: Place) {
+        *lock(&self.place) = Some(place);
+        self.sleeping.announce();
+    }
+
+    /// The thread of this bare context naps no more.
+    pub fn get_up(&self) {
+        self.sleeping.awake();
+        let place = lock(&self.place).take();
+        drop(place);
     }
 
     /// Takes the events that woke us off the kernel's list, and reads the control socket if it is among them.
@@ -217,12 +298,51 @@ impl Context {
         Ok(is_told)
     }
 
+    /// For the thread of a bare context, which lies at `place`: sleeps on the word there while it is `seen`, for `limit` at most. True: nothing has
+    /// woken it, it only had its turn at the control line.
+    ///
+    /// # Errors
+    /// EINTR; [`cancel::RESTART`].
+    pub fn nap(&self, place: &Place, seen: u32, limit: Option<Duration>) -> Result<bool, Errno> {
+        if !queue::nap::is_nap(seen) {
+            // The connection moves: the caller looks at it.
+            return Ok(false);
+        }
+        let naps = &self.client.naps;
+        if naps.is_overdue() {
+            self.look();
+        }
+        let turns = naps.begin();
+        let word = &place.mapped.halves(place.slot).0.context;
+        let result = cancel::futex_wait(word, seen, limit.map_or(turns, |limit| limit.min(turns)));
+        naps.end();
+        match result {
+            Ok(_) | Err(Errno::AGAIN) => Ok(false),
+            Err(Errno::TIMEDOUT) if limit.is_none_or(|limit| turns < limit) => {
+                self.look();
+                Ok(true)
+            }
+            Err(Errno::TIMEDOUT) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Reads what the service has sent, if it has.
+    #[cold]
+    fn look(&self) {
+        self.client.naps.note_look();
+        let mut line = [libc::pollfd { fd: self.client.control(), events: libc::POLLIN, revents: 0 }];
+        if sys::poll(&mut line, Some(Duration::ZERO), None).is_ok_and(|n| n > 0) {
+            self.client.pump();
+        }
+    }
+
     /// From now on what the kernel reports of `fd`, edge-triggered, ends sleeps here, too. Closing `fd` ends that.
     ///
     /// # Errors
     /// As the kernel's.
     pub fn watch(&self, fd: RawFd) -> Result<(), Errno> {
-        add(&self.epfd, fd, OUTSIDE)
+        add(&self.descriptors.as_ref().ok_or(Errno::BADF)?.epfd, fd, OUTSIDE)
     }
 
     /// True once after the kernel has reported a descriptor of [`Self::watch`].
@@ -232,7 +352,18 @@ impl Context {
 
     /// From now on whatever wakes `other` wakes this context, too. False: that failed.
     pub fn follow(&self, other: &Self) -> bool {
-        matches!(add(&self.epfd, other.epfd(), BELL), Ok(()) | Err(Errno::EXIST))
+        let Some(all) = &self.descriptors else { return false };
+        matches!(add(&all.epfd, other.epfd(), BELL), Ok(()) | Err(Errno::EXIST))
+    }
+}
+
+impl Descriptors {
+    fn new(client: &Client) -> Result<Self, Errno> {
+        let epfd = Internal::epoll()?;
+        let local = Internal::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        add(&epfd, local.number(), BELL)?;
+        add(&epfd, client.control(), CONTROL)?;
+        Ok(Self { epfd, local })
     }
 }
 
@@ -241,8 +372,13 @@ fn add(epfd: &Internal, fd: RawFd, tag: u64) -> Result<(), Errno> {
     epoll::add(epfd.as_fd(), sys::borrow(fd), epoll::EventData::new_u64(tag), events)
 }
 
-fn take_number(client: &Client) -> Option<u32> {
+/// Takes a number for a context. `None`: the family has no more than `leaving` others.
+fn take_number(client: &Client, leaving: u32) -> Option<u32> {
     let words = &client.oldest.region.header().context_taken[1];
+    let taken: u32 = words.iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum();
+    if taken + leaving >= CONTEXTS as u32 {
+        return None;
+    }
     words.iter().enumerate().find_map(|(i, word)| {
         let mut seen = word.load(Ordering::Relaxed);
         while seen != u64::MAX {
@@ -265,36 +401,73 @@ fn give_number(client: &Client, number: u32) {
     }
 }
 
-/// The thread's own context, given back when the thread ends.
-struct Mine(Option<Arc<Context>>);
+/// The thread's own contexts, given back when the thread ends.
+struct Mine {
+    context: Option<Arc<Context>>,
+    bare: Option<Arc<Context>>,
+}
 
 impl Drop for Mine {
     fn drop(&mut self) {
-        if let Some(context) = self.0.take() {
+        self.bare = None;
+        if let Some(context) = self.context.take() {
             context.give_back();
         }
     }
 }
 
 thread_local! {
-    static MINE: RefCell<Mine> = const { RefCell::new(Mine(None)) };
+    static MINE: RefCell<Mine> = const { RefCell::new(Mine { context: None, bare: None }) };
+}
+
+/// What the calling thread keeps at `place`, if it is of the registration `client`.
+fn kept(client: &Arc<Client>, place: impl Fn(&Mine) -> &Option<Arc<Context>>) -> Option<Arc<Context>> {
+    let kept = MINE.try_with(|mine| place(&*mine.try_borrow().ok()?).clone()).ok().flatten();
+    kept.filter(|context| Arc::ptr_eq(&context.client, client))
+}
+
+/// Keeps `context` at `place` of the calling thread. This drops a context of an earlier registration, or of the parent's.
+fn keep(context: &Arc<Context>, place: impl Fn(&mut Mine) -> &mut Option<Arc<Context>>) {
+    let stored = MINE.try_with(|mine| {
+        if let Ok(mut mine) = mine.try_borrow_mut() {
+            *place(&mut mine) = Some(context.clone());
+        }
+    });
+    debug_assert!(stored.is_ok());
 }
 
 /// The calling thread's context in the registration `client`.
+///
+/// # Errors
+/// There is none left, no descriptor, or no service.
 pub fn of_thread(client: &Arc<Client>) -> Result<Arc<Context>, Errno> {
-    let kept = MINE.try_with(|m| m.try_borrow().ok()?.0.clone()).ok().flatten();
-    if let Some(context) = kept.filter(|c| Arc::ptr_eq(&c.client, client)) {
+    if let Some(context) = kept(client, |mine| &mine.context) {
         return Ok(context);
     }
     let context = Context::take(client)?;
-    let stored = MINE.try_with(|m| match m.try_borrow_mut() {
-        Ok(mut mine) => {
-            // This drops a context of an earlier registration, or of the parent's.
-            mine.0 = Some(context.clone());
-            true
-        }
-        Err(_) => false,
-    });
-    debug_assert!(stored.is_ok());
+    keep(&context, |mine| &mut mine.context);
     Ok(context)
+}
+
+/// A context in the registration `client` for the calling thread, which waits for one connection: the thread's own if it has one through
+/// which it hears everything, or if one can be spared; else a bare one.
+pub fn for_one(client: &Arc<Client>) -> Arc<Context> {
+    if let Some(context) = kept(client, |mine| &mine.context).filter(|context| !context.is_deaf()) {
+        return context;
+    }
+    let is_new = || kept(client, |mine| &mine.bare).is_none() && kept(client, |mine| &mine.context).is_none();
+    if let Some(context) = is_new().then(|| Context::take_spare(client)).flatten() {
+        keep(&context, |mine| &mut mine.context);
+        return context;
+    }
+    bare(client)
+}
+
+/// The calling thread's bare context in the registration `client`.
+pub fn bare(client: &Arc<Client>) -> Arc<Context> {
+    kept(client, |mine| &mine.bare).unwrap_or_else(|| {
+        let bare = Context::bare(client);
+        keep(&bare, |mine| &mut mine.bare);
+        bare
+    })
 }

@@ -16,6 +16,7 @@ use cycles::Section;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 /// Makes system call `n` with arguments `a`; returns the kernel's result, or minus the errno.
@@ -186,6 +187,18 @@ fn poll_otherwise(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> Result
         }
         _ => Err(Errno::PERM),
     }
+}
+
+/// Sleeps on `word` while it is `seen`, until it is woken (`shm::futex::wake`) or `limit` is over. With a time limit the kernel restarts
+/// the call after no signal handler. A thread that is cancelled sleeps on: [`crate::cancel::futex_wait`] is for waits of the program.
+///
+/// # Errors
+/// EAGAIN when the word is another, ETIMEDOUT, EINTR.
+pub fn futex_wait(word: &AtomicU32, seen: u32, limit: Duration) -> Result<usize, Errno> {
+    let limit = timespec(Some(limit));
+    let (at, wait) = (word.as_ptr() as usize, libc::FUTEX_WAIT as usize);
+    // SAFETY: the word is four aligned bytes that live as long as the call, which only reads them, as the timespec.
+    answer(unsafe { call(libc::SYS_futex, [at, wait, seen as usize, address(limit.as_ref()), 0, 0]) })
 }
 
 /// Lets another thread run.

@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering;
 /// First eight bytes of every region: "TOWPATH" and a layout letter.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TOWPATHa");
 /// Changes whenever a byte of this file's tables moves. The service refuses a library of another version at registration.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 /// Contexts per side of a region.
 pub const CONTEXTS: usize = 256;
 /// The service-side context that the slow path watches; the contexts 0, 1, ... belong to the fast-path cores.
@@ -16,6 +16,9 @@ pub const SLOW_CONTEXT: u32 = 255;
 pub const HELD_CONTEXT: u32 = 253;
 /// The application-side context that the service watches at a connection which it holds in the place of a process.
 pub const TRUST_CONTEXT: u32 = 254;
+/// The bit of [`Half::context`] that says that threads sleep on that word itself; the other bits tell one such sleep from the next. As a
+/// number of a context such a word is out of range.
+pub const NAP: u32 = 1 << 31;
 /// Number of words of a context's bit table: one bit per slot.
 #[cfg(not(loom))]
 pub const WORDS_MAX: usize = SLOTS_MAX / 64;
@@ -146,7 +149,8 @@ pub struct ContextBlock {
 ///   16 ring[2] u64      where this side's payload lies: offset/4096 (bits 0..32) | log2(size) (bits 32..40)
 ///   32 start[2] u64     first position that lies in ring[i]; the larger start at or below a position rules
 ///   48 flags u32        see half_flags
-///   52 context u32      1 + the context of this side to ring for news of this slot; 0: none
+///   52 context u32      1 + the context of this side to ring for news of this slot; with bit NAP: threads of this side sleep on this
+///                       very word; 0: none. The ringer that wakes them stores 0
 ///   56 extra u64        application region, side 1: see application_flags; side 0: see Sending; pair region: bits 32..64 are the
 ///                       time at which this side rang for the slot, so that slots with news can be put in order
 /// ```
@@ -164,7 +168,7 @@ pub struct Half {
     pub start: [AtomicU64; 2],
     /// State of this side: bits of [`half_flags`].
     pub flags: AtomicU32,
-    /// 1 + the context of this side to ring for news of this slot; 0: none.
+    /// 1 + the context of this side to ring for news of this slot; with [`NAP`]: threads sleep on this word; 0: none.
     pub context: AtomicU32,
     /// Depends on region and side: [`application_flags`], [`Sending`], or a time.
     pub extra: AtomicU64,
@@ -477,6 +481,7 @@ const _: () = {
     assert!(size_of::<Half>() == 64 && size_of::<Slot>() == 128);
     assert!(size_of::<SockBlock>() == 128);
     assert!(size_of::<ContextBlock>() == 16 + WORDS_MAX * 8 + 48);
+    assert!(NAP as usize > CONTEXTS);
     assert!(core::mem::offset_of!(Half, flags) == 48 && core::mem::offset_of!(Half, context) == 52);
     assert!(core::mem::offset_of!(ContextBlock, words) == 16);
 };

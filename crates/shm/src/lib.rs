@@ -22,6 +22,8 @@
 mod accept_queue;
 pub mod alone;
 mod atomic;
+#[cfg(not(loom))]
+pub mod futex;
 mod layout;
 #[cfg(not(loom))]
 mod map;
@@ -34,9 +36,10 @@ pub use accept_queue::{
     GRANTS, QueueWords, RECORD_WORDS, SLEEPERS, WORDS_PER_GROUP, grant_state, queue_flags, sleeper,
 };
 pub use layout::{
-    ACCOUNTS, CONTEXTS, ContextBlock, HELD_CONTEXT, Half, Header, KEPT, Kind, Layout, MAGIC, MOVED, Params,
-    SECTIONS, SLOW_CONTEXT, Sending, Side, Slot, SockBlock, TRUST, TRUST_CONTEXT, ThreadAccount, Urgent,
-    VERSION, WORDS_MAX, application_flags, half_flags, low_water, low_water_flags, sock_flags, sock_state,
+    ACCOUNTS, CONTEXTS, ContextBlock, HELD_CONTEXT, Half, Header, KEPT, Kind, Layout, MAGIC, MOVED, NAP,
+    Params, SECTIONS, SLOW_CONTEXT, Sending, Side, Slot, SockBlock, TRUST, TRUST_CONTEXT, ThreadAccount,
+    Urgent, VERSION, WORDS_MAX, application_flags, half_flags, low_water, low_water_flags, sock_flags,
+    sock_state,
 };
 #[cfg(not(loom))]
 pub use region::{Region, RegionError};

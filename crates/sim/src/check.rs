@@ -23,6 +23,8 @@ pub struct Leftovers {
     pub receive_bytes: u64,
     /// Pages of send rings lent.
     pub send_pages: usize,
+    /// Gap records that flows have borrowed.
+    pub gap_records: usize,
 }
 
 impl Host {
@@ -36,6 +38,7 @@ impl Host {
             slow: self.slow.census(),
             receive_bytes: self.lent(),
             send_pages: self.homes.iter().map(|home| home.mapped.lent_pages()).sum(),
+            gap_records: self.lanes.iter().map(|lane| lane.core.gap_records()).sum(),
         }
     }
 
@@ -83,7 +86,7 @@ impl Host {
         text
     }
 
-    /// Checks the record of every flow.
+    /// Checks the record of every flow, and that no flow has sent something again without a reason.
     ///
     /// # Errors
     /// A description of the first invariant that does not hold.
@@ -93,12 +96,32 @@ impl Host {
             let Some(flow) = socket.flow else { return };
             let Some(mut guard) = self.slow.flows().lock_briefly(flow) else { return };
             let parts = guard.parts();
-            let checked = check_flow(&parts).and_then(|()| self.check_lists(flow, parts.rx.core));
+            let checked = check_flow(&parts)
+                .and_then(|()| self.check_intervals(&parts))
+                .and_then(|()| self.check_lists(flow, parts.rx.core));
             if let (Ok(()), Err(what)) = (&found, checked) {
                 found = Err(format!("{} -> {:?}: {what}", socket.local, socket.remote));
             }
         });
-        found.and_then(|()| self.check_processors())
+        found.and_then(|()| self.check_processors())?;
+        self.repeats.breach.clone().map_or(Ok(()), Err)
+    }
+
+    /// Intervals ahead of gaps lie beyond `rcv_nxt`, are not empty, are in order and do not touch.
+    fn check_intervals(&self, f: &FlowMut<'_>) -> Result<(), String> {
+        let Some(lane) = self.lanes.get(usize::from(f.rx.core)) else { return Ok(()) };
+        let held = lane.core.intervals(f);
+        if held.len() != usize::from(f.cold.ahead.count) || held.is_empty() != (f.rx.has_ahead == 0) {
+            return Err(format!("{} intervals: {:?}", held.len(), f.rx));
+        }
+        let mut end = f.rx.rcv_nxt;
+        for interval in held {
+            if !end.is_before(interval.left) || !interval.left.is_before(interval.right) {
+                return Err(format!("{interval:?} after {end:?} of {held:?}"));
+            }
+            end = interval.right;
+        }
+        if f.rx.rcv_edge.is_before(end) { Err(format!("{held:?} beyond {:?}", f.rx)) } else { Ok(()) }
     }
 
     /// A flow is in the lists of the core that serves it, and of no other.
@@ -127,20 +150,7 @@ fn check_flow(f: &FlowMut<'_>) -> Result<(), String> {
     let is_programs = !cold.window.is_programmed() || tx.cwnd == cold.window.cwnd();
     ensure(is_programs, "nothing but its program sets the window of a flow")?;
     ensure(rx.unread() <= base::limits::RING_MAX * 2, "unread bytes fit the rings")?;
-    check_intervals(f)
-}
-
-/// Out-of-order intervals lie beyond `rcv_nxt`, are not empty, and neither touch nor overlap.
-fn check_intervals(f: &FlowMut<'_>) -> Result<(), String> {
-    let count = usize::from(f.rx.intervals);
-    let held = f.cold.ahead.get(..count).ok_or("more intervals than places")?;
-    for (i, a) in held.iter().enumerate() {
-        if !a.left.is_before(a.right) || !f.rx.rcv_nxt.is_before(a.left) {
-            return Err(format!("interval {a:?} at rcv_nxt {:?}", f.rx.rcv_nxt));
-        }
-        if held[i + 1..].iter().any(|b| !a.right.is_before(b.left) && !b.right.is_before(a.left)) {
-            return Err(format!("intervals touch: {held:?}"));
-        }
-    }
-    Ok(())
+    let r = &cold.recovery;
+    let known = if cold.runs > 0 { r.held + r.lost + r.again } else { 0 };
+    ensure(known <= tx.in_flight(), "the scoreboard knows of no more than is in flight")
 }

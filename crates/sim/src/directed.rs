@@ -17,7 +17,7 @@ mod peers;
 use crate::host::{Host, HostConfig};
 use crate::sockets::Fd;
 use base::{Duration, Instant};
-use input::Input;
+pub(crate) use input::Input;
 use peers::{Peer, Peers, Step};
 use std::net::{IpAddr, SocketAddr};
 

@@ -4,6 +4,7 @@ use crate::agents::{AgentSetting, Desk, KeptDatagram, KeptReport};
 use crate::interface::Interface;
 use crate::processors::{ProcessorSetting, Processors};
 use crate::receive_offload::queue_of;
+use crate::repeats::Repeats;
 use crate::ring::Unpublished;
 use crate::sockets::{Fd, Sockets};
 use crate::steering::{Steering, Strays};
@@ -176,6 +177,7 @@ pub struct Host {
     /// Number of turns that the cores have had.
     turns: u64,
     exceptions_most: usize,
+    pub(crate) repeats: Repeats,
     pub(crate) desk: Option<Box<Desk>>,
     /// The applications, by index of their regions.
     pub(crate) homes: Vec<Home>,
@@ -227,6 +229,7 @@ impl Host {
             strays: Strays::new(config.stray_every, config.seed),
             turns: 0,
             exceptions_most: config.exceptions_most,
+            repeats: Repeats::default(),
             desk,
             homes,
             acting: 0,
@@ -281,13 +284,16 @@ impl Host {
     }
 
     fn round(&mut self, now: Instant) -> bool {
-        let Self { slow, lanes, turns, exceptions_most, processors, .. } = self;
+        let Self { slow, lanes, turns, exceptions_most, processors, repeats, .. } = self;
         let mut is_busy = false;
         for (i, lane) in lanes.iter_mut().enumerate().filter(|(_, lane)| lane.free_at() <= now) {
             *turns += 1;
             processors.iter_mut().for_each(|all| all.begin(i, now, lane.core.counters()));
             lane.interface.begin(*turns);
+            let (before, fired) = (lane.interface.waiting(), lane.core.counters().loss_timers);
             let progress = lane.core.poll(now, &mut lane.interface);
+            let fired = lane.core.counters().loss_timers - fired;
+            repeats.round(lane.interface.heard(), fired, lane.interface.sent_after(before));
             lane.core.wakes().for_each(drop);
             lane.core.strangers().for_each(drop);
             lane.deadline = progress.deadline;

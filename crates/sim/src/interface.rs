@@ -5,6 +5,7 @@
 //! nothing else.
 
 use crate::receive_offload;
+use crate::repeats::Heard;
 use port::{
     Batch, Capabilities, DropCause, Lent, PacketBuf, Port, Segmenter, Stats, Ticket, complete_checksum,
 };
@@ -27,6 +28,8 @@ pub(crate) struct Interface {
     received: VecDeque<Vec<u8>>,
     /// Number of frames of `received`, from the first on, that `receive_ahead` has looked at.
     seen: usize,
+    /// What the core has read since [`heard`](Self::heard) was last asked.
+    heard: Vec<Heard>,
     /// The whole merged frames of the present batch that gave only their beginning; below, the ticket of the first.
     merged: VecDeque<Vec<u8>>,
     first_merged: u32,
@@ -48,6 +51,7 @@ impl Interface {
             merges,
             received: VecDeque::new(),
             seen: 0,
+            heard: Vec::new(),
             merged: VecDeque::new(),
             first_merged: 0,
             sent: VecDeque::new(),
@@ -76,6 +80,21 @@ impl Interface {
     /// The turn in which the next frame for the network was sent.
     pub(crate) fn next_turn(&self) -> Option<u64> {
         self.sent.front().map(|(turn, _)| *turn)
+    }
+
+    /// What the core has read since this was last asked.
+    pub(crate) fn heard(&mut self) -> impl Iterator<Item = Heard> + use<> {
+        std::mem::take(&mut self.heard).into_iter()
+    }
+
+    /// Number of frames that wait for the network.
+    pub(crate) fn waiting(&self) -> usize {
+        self.sent.len()
+    }
+
+    /// The frames for the network after the first `before`.
+    pub(crate) fn sent_after(&self, before: usize) -> impl Iterator<Item = &[u8]> {
+        self.sent.range(before..).map(|(_, frame)| frame.as_slice())
     }
 
     /// Takes the next frame for the network.
@@ -148,6 +167,7 @@ impl Port for Interface {
             }
             slot.meta = meta.unwrap_or_default();
             self.stats.count_received(frame.len());
+            self.heard.push(Heard::of(&frame));
             if meta.is_some() && frame.len() > HEAD {
                 slot.frame_mut()[HEAD..].fill(NOBODYS);
                 slot.set_ticket(Some(Ticket(self.first_merged + self.merged.len() as u32)));
@@ -164,6 +184,7 @@ impl Port for Interface {
         while let (Some(slot), Some(frame)) = (batch.slot(), self.received.get(self.seen)) {
             if is_wanted(frame) && slot.fill(frame) {
                 self.stats.count_received(frame.len());
+                self.heard.push(Heard::of(frame));
                 batch.push_slot();
                 self.received.remove(self.seen);
             } else {

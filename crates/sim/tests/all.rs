@@ -14,4 +14,5 @@ mod programs;
 mod seeds;
 mod shares;
 mod signals;
+mod silence;
 mod swaps;

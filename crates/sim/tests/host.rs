@@ -12,6 +12,9 @@ struct Pair {
     delay: Duration,
     /// Frames under way, when they arrive and where.
     wire: VecDeque<(Instant, usize, Vec<u8>)>,
+    /// Number of long frames that have gone to the second host. Every second one of those with numbers in `lost` is lost.
+    long: u32,
+    lost: std::ops::Range<u32>,
 }
 
 fn pair() -> Pair {
@@ -26,7 +29,7 @@ fn pair_with(timestamps: bool) -> Pair {
         config.shared.timestamps = timestamps;
         Host::new(&config, now)
     };
-    Pair { hosts: [host(1), host(2)], now, delay: Duration::ZERO, wire: VecDeque::new() }
+    Pair { hosts: [host(1), host(2)], now, delay: Duration::ZERO, wire: VecDeque::new(), long: 0, lost: 0..0 }
 }
 
 impl Pair {
@@ -43,6 +46,11 @@ impl Pair {
                 self.hosts[me].run(self.now);
                 self.hosts[me].check().unwrap();
                 while let Some(frame) = self.hosts[me].next_frame() {
+                    self.long += u32::from(me == 0 && frame.len() > 1000);
+                    let is_long = me == 0 && frame.len() > 1000;
+                    if is_long && self.lost.contains(&self.long) && self.long.is_multiple_of(2) {
+                        continue;
+                    }
                     self.wire.push_back((self.now.plus(self.delay), 1 - me, frame));
                 }
             }
@@ -111,6 +119,31 @@ fn bytes_go_both_ways_and_nothing_is_left() {
         pair.hosts[1].close(listener).unwrap();
         pair.end();
     }
+}
+
+/// A start that is too quick for a long path loses every second segment of a window. The receiver keeps all that has come, as far as its window
+/// reaches, so that the sender repeats what was lost and little more.
+#[test]
+fn a_lossy_start_of_a_long_path_throws_nothing_away_that_has_come() {
+    const LOST: u32 = 200;
+    let mut pair = pair();
+    let (_, client, accepted) = pair.connected("10.0.0.2:80");
+    pair.delay = Duration::from_ms(10);
+    pair.lost = 600..600 + 2 * LOST;
+    let mut piece = vec![0; 1 << 20];
+    let (mut sent, mut got) = (0u64, 0u64);
+    while sent < 8 << 20 || got < sent {
+        if sent < 8 << 20 {
+            sent += pair.hosts[0].send(client, &[1; 65_536], 0).unwrap_or(0) as u64;
+        }
+        pair.run(Duration::from_us(200));
+        got += pair.hosts[1].receive(accepted, &mut piece, 0).unwrap_or(0) as u64;
+    }
+    let receiver = pair.hosts[1].counters();
+    assert_eq!((got, receiver.of(fastpath::Cause::IntervalsFull)), (sent, 0));
+    let (lost, again) = (u64::from(LOST) * 1448, pair.hosts[0].counters().retransmitted_bytes);
+    assert!(pair.long > 600 + 2 * LOST && again >= lost, "{again} bytes were sent again");
+    assert!(again <= lost + lost / 4, "{again} bytes were sent again, {lost} were lost");
 }
 
 /// What `TCP_INFO` says of the round trip that the receiver of data measures, microseconds.

@@ -8,7 +8,7 @@ use crate::timeouts::Timer;
 use crate::wheel::TimerId;
 use crate::{Count, FlowOptions, SlowPath};
 use base::{Duration, Instant, SeqNumber};
-use flow::state;
+use flow::{Challenged, state};
 use shm::half_flags;
 use std::net::IpAddr;
 use wire::{Endpoint, FourTuple, TcpFlags, TcpPacket};
@@ -30,6 +30,8 @@ pub(crate) struct Opening {
     timer: Option<TimerId>,
     /// The peer's SYN, in a simultaneous open: we are in SYN-RECEIVED.
     pub(crate) crossed: Option<Crossed>,
+    /// When the peer was last challenged, in SYN-RECEIVED.
+    challenged: Challenged,
     /// Error number from an ICMP message, reported if the open fails for want of an answer.
     pub(crate) soft_error: Option<u16>,
 }
@@ -80,6 +82,7 @@ impl SlowPath {
             tries: 0,
             timer: None,
             crossed: None,
+            challenged: Challenged::NEVER,
             soft_error: None,
         };
         let id = self.next_opening;
@@ -315,9 +318,12 @@ impl SlowPath {
         }
     }
 
-    /// Sends a challenge ACK in SYN-RECEIVED (RFC 5961 section 4.2).
+    /// Sends a challenge ACK in SYN-RECEIVED (RFC 5961 section 4.2), if the connection was not challenged a moment ago.
     fn challenge_crossed(&mut self, now: Instant, core: u8, id: u64, crossed: Crossed, frame: &[u8]) {
-        let Some(opening) = self.openings.get(&id) else { return };
+        let Some(opening) = self.openings.get_mut(&id) else { return };
+        if !opening.challenged.take(now) {
+            return self.counters.add(Count::ChallengeLimited);
+        }
         let (tuple, mac, shift) = (opening.tuple, crate::source_mac(frame), crossed.negotiated.shifts.1);
         let remains = crossed.negotiated.remains(&self.secret, tuple, opening.iss, crossed.irs);
         self.challenge(now, core, tuple, &remains, mac, shift);

@@ -70,11 +70,12 @@ pub struct Config {
     pub asks_ecn: bool,
     /// Most destinations remembered because their path takes smaller packets than the link.
     pub paths_max: usize,
-    /// Most ICMP "too big" messages obeyed per second.
+    /// ICMP "too big" messages obeyed per second about connections to one peer; this and the next two limits are drawn anew each second
+    /// for each peer, between half and one and a half of what is named here.
     pub path_changes_per_second: u32,
-    /// Most RSTs sent per second in answer to segments of no connection.
+    /// RSTs sent per second to one peer in answer to segments of no connection.
     pub resets_per_second: u32,
-    /// Most challenge ACKs per second of the whole service (RFC 5961 section 7).
+    /// Challenge ACKs sent per second to one peer (RFC 5961 section 7); each connection has a limit of its own, [`flow::Challenged`].
     pub challenges_per_second: u32,
 }
 

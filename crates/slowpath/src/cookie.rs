@@ -18,7 +18,7 @@ use crate::isn::{Purpose, Secret};
 use crate::listeners::HalfOpen;
 use crate::{Count, FlowOptions, SlowPath, source_mac};
 use base::{Duration, Instant, SeqNumber};
-use flow::{AccurateEcn, state};
+use flow::{AccurateEcn, Challenged, state};
 use wire::{Ecn, Endpoint, FourTuple, TcpPacket, Timestamps};
 
 /// When a listener answers with cookies: Linux's `tcp_syncookies`.
@@ -159,6 +159,7 @@ impl SlowPath {
             is_from_cookie: true,
             sent_at: now,
             established_at: now,
+            challenged: Challenged::NEVER,
             timer: None,
             early: Vec::new(),
         };

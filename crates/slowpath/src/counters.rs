@@ -87,9 +87,9 @@ counts! {
     Returned = "returned",
     /// Dropped: segment for a port without a listener (answered with RST unless limited).
     NoListener = "no_listener",
-    /// Dropped: a RST, because of the limit per second.
+    /// Dropped: a RST, because of the peer's limit per second.
     ResetLimited = "reset_limited",
-    /// Dropped: a challenge ACK, because of the limit per second.
+    /// Dropped: a challenge ACK, because of the connection's or the peer's limit. (Those of flows that the core drops are not counted here.)
     ChallengeLimited = "challenge_limited",
     /// Dropped: SYN or final ACK, because the accept queue was full.
     AcceptQueueFull = "accept_queue_full",

@@ -76,7 +76,8 @@ impl<T> FlowMap<T> {
     /// The flows from that number on, in order.
     pub(crate) fn from(&self, first: u32) -> impl Iterator<Item = (FlowId, &T)> {
         let (start, within) = split(FlowId(first));
-        let chunks = self.chunks.iter().enumerate().skip(start).filter_map(|(n, chunk)| Some((n, chunk.as_ref()?)));
+        let chunks =
+            self.chunks.iter().enumerate().skip(start).filter_map(|(n, chunk)| Some((n, chunk.as_ref()?)));
         chunks.flat_map(move |(n, chunk)| {
             let skipped = if n == start { within } else { 0 };
             let places = chunk.iter().enumerate().skip(skipped);

@@ -124,11 +124,16 @@ impl SlowPath {
             None => None,
             Some(Verdict::Ignore) => return self.counters.add(Count::TimeWaitIgnored),
             Some(Verdict::Acknowledge(remains)) => {
-                // A repeated FIN is answered always: each answer may be the one that was lost.
-                if !packet.header.flags.contains(TcpFlags::FIN) && !self.may_challenge(now) {
-                    return;
-                }
                 return self.acknowledge_remains(now, core, tuple, &remains, source_mac(frame));
+            }
+            Some(Verdict::Challenge(_)) if !self.time_wait.take_challenge(now, &tuple) => {
+                return self.counters.add(Count::ChallengeLimited);
+            }
+            Some(Verdict::Challenge(remains)) => {
+                if self.may_challenge(now, tuple.dst.addr) {
+                    self.acknowledge_remains(now, core, tuple, &remains, source_mac(frame));
+                }
+                return;
             }
             Some(Verdict::Reuse(remains)) => {
                 self.counters.add(Count::TimeWaitReuses);

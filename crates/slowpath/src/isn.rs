@@ -23,6 +23,7 @@ pub(crate) enum Purpose {
     Timestamp = 2,
     Port = 3,
     Cookie = 4,
+    Share = 5,
 }
 
 impl Secret {
@@ -45,6 +46,18 @@ impl Secret {
     #[must_use]
     pub fn timestamp_offset(&self, tuple: &FourTuple) -> u32 {
         self.hash(Purpose::Timestamp, tuple, false) as u32
+    }
+
+    /// A number that no peer can foresee, for that peer and that second. All addresses of an IPv6 network of 64 bits are one peer.
+    pub(crate) fn share(&self, second: u32, peer: IpAddr) -> u64 {
+        let mut hasher = SipHasher24::new_with_key(&self.0);
+        hasher.write_u64(u64::from(second));
+        hasher.write_u8(Purpose::Share as u8);
+        match peer {
+            IpAddr::V4(v4) => hasher.write(&v4.octets()),
+            IpAddr::V6(v6) => hasher.write(&v6.octets()[..8]),
+        }
+        hasher.finish()
     }
 
     pub(crate) fn hash(&self, purpose: Purpose, tuple: &FourTuple, with_ports: bool) -> u64 {

@@ -74,7 +74,7 @@ use base::Instant;
 use conflict::Defences;
 use flow::{CommandSender, FlowId, FlowMut, Flows, Keeper, News};
 use flow_map::FlowMap;
-use limit::Limit;
+use limit::PeerLimit;
 use listeners::Listeners;
 use moves::Moves;
 use neighbours::Neighbours;
@@ -119,9 +119,9 @@ pub struct SlowPath {
     counters: Counters,
     /// Number of live connections that their applications have let go of.
     orphans: usize,
-    reset_limit: Limit,
-    challenge_limit: Limit,
-    path_limit: Limit,
+    reset_limit: PeerLimit,
+    challenge_limit: PeerLimit,
+    path_limit: PeerLimit,
     pause: Pause,
     paths: PathCache,
     programs: Programs,
@@ -159,9 +159,9 @@ impl SlowPath {
             news: VecDeque::new(),
             counters: Counters::default(),
             orphans: 0,
-            reset_limit: Limit::new(config.resets_per_second, now),
-            challenge_limit: Limit::new(config.challenges_per_second, now),
-            path_limit: Limit::new(config.path_changes_per_second, now),
+            reset_limit: PeerLimit::new(config.resets_per_second),
+            challenge_limit: PeerLimit::new(config.challenges_per_second),
+            path_limit: PeerLimit::new(config.path_changes_per_second),
             pause: Pause::default(),
             paths: PathCache::new(config.paths_max),
             programs: Programs::default(),

@@ -5,6 +5,7 @@ use crate::cookie::RECENT;
 use crate::handshake::Negotiated;
 use crate::wheel::TimerId;
 use base::{Instant, SeqNumber};
+use flow::Challenged;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::{Endpoint, FourTuple, MacAddr};
@@ -39,6 +40,8 @@ pub(crate) struct HalfOpen {
     pub(crate) sent_at: Instant,
     /// When the final acknowledgement came.
     pub(crate) established_at: Instant,
+    /// When its peer was last challenged.
+    pub(crate) challenged: Challenged,
     pub(crate) timer: Option<TimerId>,
     /// Frames with data that came before the service has answered.
     pub(crate) early: Vec<Box<[u8]>>,

@@ -7,7 +7,7 @@ use crate::time_wait::Remains;
 use crate::timeouts::Timer;
 use crate::{Count, FlowOptions, SlowPath, source_mac};
 use base::{Duration, Instant, SeqNumber};
-use flow::{FlowId, state};
+use flow::{Challenged, FlowId, state};
 use wire::{Endpoint, TcpFlags, TcpPacket};
 
 impl SlowPath {
@@ -150,6 +150,7 @@ impl SlowPath {
             is_from_cookie: false,
             sent_at: now,
             established_at: now,
+            challenged: Challenged::NEVER,
             timer: None,
             early: Vec::new(),
         };
@@ -226,7 +227,6 @@ impl SlowPath {
         let Some(half_open) = self.listeners.entry(id) else { return };
         let (header, expected, iss) = (&packet.header, half_open.irs.plus(1), half_open.iss);
         let flags = header.flags;
-        let shift = half_open.negotiated.shifts.1;
         if flags.contains(TcpFlags::RST) {
             if header.seq == expected {
                 self.counters.add(Count::ResetsTaken);
@@ -236,9 +236,7 @@ impl SlowPath {
             self.counters.add(Count::UnacceptableReset);
             if header.seq.is_within(expected, window) {
                 // RFC 5961 section 3.2: in the window but not exact: "the receiver MUST send an ACK (challenge ACK)".
-                let (tuple, mac) = (half_open.tuple, half_open.mac);
-                let remains = half_open.negotiated.remains(&self.secret, tuple, iss, half_open.irs);
-                self.challenge(now, core, tuple, &remains, mac, shift);
+                self.challenge_half_open(now, core, id);
             }
             return;
         }
@@ -255,9 +253,7 @@ impl SlowPath {
                 return self.send_syn_ack(now, id);
             }
             self.counters.add(Count::UnacceptableSegment);
-            let (tuple, mac) = (half_open.tuple, half_open.mac);
-            let remains = half_open.negotiated.remains(&self.secret, tuple, iss, half_open.irs);
-            return self.challenge(now, core, tuple, &remains, mac, shift);
+            return self.challenge_half_open(now, core, id);
         }
         if !flags.contains(TcpFlags::ACK) {
             self.counters.add(Count::UnacceptableSegment);
@@ -274,11 +270,20 @@ impl SlowPath {
                 .is_some_and(|t| SeqNumber(t.value).is_before(SeqNumber(half_open.negotiated.ts_recent)));
         if !header.seq.is_within(expected, window) || has_old_timestamp {
             self.counters.add(Count::UnacceptableSegment);
-            let (tuple, mac) = (half_open.tuple, half_open.mac);
-            let remains = half_open.negotiated.remains(&self.secret, tuple, iss, half_open.irs);
-            return self.challenge(now, core, tuple, &remains, mac, shift);
+            return self.challenge_half_open(now, core, id);
         }
         self.on_final_ack(now, core, id, packet, frame);
+    }
+
+    /// Sends a challenge ACK in SYN-RECEIVED, if the connection was not challenged a moment ago.
+    fn challenge_half_open(&mut self, now: Instant, core: u8, id: u64) {
+        let Some(half_open) = self.listeners.entry(id) else { return };
+        if !half_open.challenged.take(now) {
+            return self.counters.add(Count::ChallengeLimited);
+        }
+        let (tuple, mac, shift) = (half_open.tuple, half_open.mac, half_open.negotiated.shifts.1);
+        let remains = half_open.negotiated.remains(&self.secret, tuple, half_open.iss, half_open.irs);
+        self.challenge(now, core, tuple, &remains, mac, shift);
     }
 
     pub(crate) fn on_final_ack(&mut self, now: Instant, core: u8, id: u64, packet: &TcpPacket, frame: &[u8]) {

@@ -65,7 +65,7 @@ impl SlowPath {
         let is_quoted = self.with_flow(flow, |parts| {
             quoted.seq.is_within(parts.tx.snd_una, parts.tx.snd_max.since(parts.tx.snd_una))
         });
-        if !is_quoted || !is_v4 && mtu < MTU_MIN_V6 || !self.path_limit.take(now) {
+        if !is_quoted || !is_v4 && mtu < MTU_MIN_V6 || !self.path_limit.take(now, &self.secret, to) {
             return self.counters.add(Count::StrayIcmp);
         }
         let mtu = mtu.max(if is_v4 { MTU_MIN_V4 } else { MTU_MIN_V6 }).min(0xFFFF) as u16;

@@ -194,8 +194,8 @@ impl SlowPath {
         is_done
     }
 
-    /// The flow goes back to its algorithm at once, with a window no larger than what is in flight. A report that was not taken is lost
-    /// with the program. False if the flow is over or has no program.
+    /// The flow goes back to its algorithm at once, with a window no larger than what is in flight, or than a new connection's. A report
+    /// that was not taken is lost with the program. False if the flow is over or has no program.
     pub fn end_program(&mut self, now: Instant, name: FlowName) -> bool {
         let Some(flow) = self.live(name) else { return false };
         let rates = &self.flow_config().rates;

@@ -4,12 +4,10 @@ use crate::event::How;
 use crate::handshake::{Segment, Via};
 use crate::time_wait::Remains;
 use crate::{Count, FlowOptions, SlowPath, source_mac};
-use base::{Duration, Instant, SeqNumber};
+use base::{Instant, SeqNumber};
 use flow::{Command, FlowId, ResetVerdict, class};
+use std::net::IpAddr;
 use wire::{FourTuple, MacAddr, TcpFlags, TcpOptions, TcpPacket};
-
-/// Least time between two challenges on one connection.
-const CHALLENGE_INTERVAL: Duration = Duration::from_ms(500);
 
 impl SlowPath {
     /// Answers a segment of no connection with a RST, unless it is a RST itself:
@@ -20,11 +18,11 @@ impl SlowPath {
         if header.flags.contains(TcpFlags::RST) {
             return;
         }
-        if !self.reset_limit.take(now) {
+        let tuple = packet.tuple().reversed();
+        if !self.reset_limit.take(now, &self.secret, tuple.dst.addr) {
             self.counters.add(Count::ResetLimited);
             return;
         }
-        let tuple = packet.tuple().reversed();
         let (seq, ack) = if header.flags.contains(TcpFlags::ACK) {
             (header.ack, None)
         } else {
@@ -60,7 +58,7 @@ impl SlowPath {
         }
     }
 
-    /// Sends a challenge ACK for a connection without a flow record, within the limit of RFC 5961 section 7.
+    /// Sends a challenge ACK for a connection without a flow record, within the limit of its peer. The caller has asked the connection's own.
     pub(crate) fn challenge(
         &mut self,
         now: Instant,
@@ -70,7 +68,7 @@ impl SlowPath {
         mac: MacAddr,
         shift: u8,
     ) {
-        if !self.may_challenge(now) {
+        if !self.may_challenge(now, tuple.dst.addr) {
             return;
         }
         // Scaled, unlike the SYN's window (RFC 7323 section 2.2), to the right edge that the SYN-ACK promised.
@@ -80,23 +78,11 @@ impl SlowPath {
         self.send_segment(now, core, &segment, Via::Reply(mac));
     }
 
-    pub(crate) fn may_challenge(&mut self, now: Instant) -> bool {
-        let may = self.challenge_limit.take(now);
+    /// Whether the peer may be challenged once more in this second (RFC 5961 section 7); counts.
+    pub(crate) fn may_challenge(&mut self, now: Instant, peer: IpAddr) -> bool {
+        let may = self.challenge_limit.take(now, &self.secret, peer);
         self.counters.add(if may { Count::Challenges } else { Count::ChallengeLimited });
         may
-    }
-
-    /// True when a flow may be challenged: at most once in half a second (Linux's `tcp_invalid_ratelimit`), so that an exchange between
-    /// two ends out of step dies down.
-    fn may_challenge_flow(&mut self, now: Instant, flow: FlowId) -> bool {
-        let Some(connection) = self.connections.get_mut(&flow) else { return false };
-        let at = connection.challenged_at;
-        if at != Instant::ZERO && now.since(at) < CHALLENGE_INTERVAL {
-            self.counters.add(Count::ChallengeLimited);
-            return false;
-        }
-        connection.challenged_at = now;
-        self.may_challenge(now)
     }
 
     /// The core has received the peer's RST with the exact sequence number expected.
@@ -108,19 +94,25 @@ impl SlowPath {
     }
 
     /// The core has received a SYN, or a RST in the window but not exact: "TCP endpoints MUST send a challenge ACK to the remote peer"
-    /// (RFC 5961 sections 3.2 and 4.2).
+    /// (RFC 5961 sections 3.2 and 4.2). The core has asked the connection's own limit.
     pub(crate) fn on_challenge(&mut self, now: Instant, flow: FlowId) {
-        let Some(core) = self.connections.get(&flow).map(|c| c.owner.core) else { return };
-        if self.may_challenge_flow(now, flow) {
+        let Some(c) = self.connections.get(&flow) else { return };
+        let (core, peer) = (c.owner.core, c.tuple.dst.addr);
+        if self.may_challenge(now, peer) {
             self.output.command(core, Command::Ack { flow });
         }
     }
 
     /// Handles a RST that could not be returned to the core of its flow.
     pub(crate) fn on_flow_rst(&mut self, now: Instant, flow: FlowId, packet: &TcpPacket) {
-        match self.with_flow(flow, |parts| parts.rx.judge_reset(packet.header.seq)) {
+        let (verdict, may_challenge) = self.with_flow(flow, |parts| {
+            let verdict = parts.rx.judge_reset(packet.header.seq);
+            (verdict, verdict == ResetVerdict::Possible && parts.cold.challenged.take(now))
+        });
+        match verdict {
             ResetVerdict::Exact => self.on_peer_reset(now, flow),
-            ResetVerdict::Possible => self.on_challenge(now, flow),
+            ResetVerdict::Possible if may_challenge => self.on_challenge(now, flow),
+            ResetVerdict::Possible => self.counters.add(Count::ChallengeLimited),
             ResetVerdict::Stray => self.counters.add(Count::UnacceptableReset),
         }
     }

@@ -111,11 +111,10 @@ impl SlowPath {
     }
 
     fn socket_of(&self, flow: FlowId, connection: &Connection) -> Socket {
-        let (flags, closed_first) =
-            self.keeper.flows().lock_briefly(flow).map_or((0, false), |mut guard| {
-                let parts = guard.parts();
-                (parts.rx.flags, parts.cold.closed_first)
-            });
+        let (flags, closed_first) = self.keeper.flows().lock_briefly(flow).map_or((0, false), |mut guard| {
+            let parts = guard.parts();
+            (parts.rx.flags, parts.cold.closed_first)
+        });
         Socket {
             state: connection.state.with_own_fin(flags, closed_first),
             local: connection.tuple.src,

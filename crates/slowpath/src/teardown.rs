@@ -115,8 +115,6 @@ pub(crate) struct Connection {
     pub(crate) silent_from: Instant,
     /// For the user timeout: the oldest byte not acknowledged, whether it is in flight (else held by the peer's window), and since when.
     pub(crate) waiting: Option<((SeqNumber, bool), Instant)>,
-    /// When a challenge ACK was last sent; `ZERO`: never.
-    pub(crate) challenged_at: Instant,
     /// Timer of keepalive, or of FIN-WAIT-2 for an orphan.
     pub(crate) aux: Option<TimerId>,
     pub(crate) options: FlowOptions,
@@ -140,7 +138,6 @@ impl Connection {
             fired_at: Instant::ZERO,
             silent_from: Instant::ZERO,
             waiting: None,
-            challenged_at: Instant::ZERO,
             aux: None,
             options: FlowOptions::default(),
             probes: Probes::default(),

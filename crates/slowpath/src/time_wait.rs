@@ -1,6 +1,7 @@
 //! Connections in TIME-WAIT: small, bounded, in order of their end, and reusable by RFC 6191.
 
 use base::{Duration, Instant, SeqNumber};
+use flow::Challenged;
 use std::collections::{HashMap, VecDeque};
 use wire::{FourTuple, TcpFlags, TcpHeader, TcpOptions};
 
@@ -36,6 +37,7 @@ struct Entry {
     until: Instant,
     /// Number of this insertion: older queue places of a renewed entry have another.
     generation: u32,
+    challenged: Challenged,
 }
 
 /// After this time the peer's timestamp clock has certainly moved on.
@@ -46,8 +48,10 @@ const REUSE_AFTER: Duration = Duration::from_secs(1);
 pub enum Verdict {
     /// The old connection is replaced: take the segment as the SYN of a new one, beyond these sequence numbers.
     Reuse(Remains),
-    /// Answer with an acknowledgement of this state.
+    /// The peer's FIN has come again: answer with an acknowledgement of this state. Each answer may be the one that was lost.
     Acknowledge(Remains),
+    /// Not acceptable: challenge the sender with an acknowledgement of this state, if [`TimeWait::take_challenge`] says so.
+    Challenge(Remains),
     /// Drop the segment without an answer.
     Ignore,
 }
@@ -134,7 +138,7 @@ impl TimeWait {
                 self.entries.remove(tuple);
                 return Some(Verdict::Reuse(remains));
             }
-            return Some(Verdict::Acknowledge(remains));
+            return Some(Verdict::Challenge(remains));
         }
         let is_fin = header.flags.contains(TcpFlags::FIN);
         if is_fin && header.seq.plus(header.sequence_len(payload_len)) == remains.rcv_nxt {
@@ -144,7 +148,12 @@ impl TimeWait {
             return Some(Verdict::Acknowledge(remains));
         }
         let is_acceptable = header.sequence_len(payload_len) == 0 && header.seq == remains.rcv_nxt;
-        Some(if is_acceptable { Verdict::Ignore } else { Verdict::Acknowledge(remains) })
+        Some(if is_acceptable { Verdict::Ignore } else { Verdict::Challenge(remains) })
+    }
+
+    /// Takes the right to challenge the peer of that connection; false: it was challenged a moment ago.
+    pub fn take_challenge(&mut self, now: Instant, tuple: &FourTuple) -> bool {
+        self.entries.get_mut(tuple).is_some_and(|entry| entry.challenged.take(now))
     }
 
     /// Removes the connection with these ports for an active open, if [`is_free`](Self::is_free) allows it.
@@ -172,7 +181,8 @@ impl TimeWait {
     fn put(&mut self, now: Instant, tuple: FourTuple, remains: Remains) {
         self.generation = self.generation.wrapping_add(1);
         let until = now.plus(self.linger);
-        self.entries.insert(tuple, Entry { remains, until, generation: self.generation });
+        let challenged = self.entries.get(&tuple).map_or(Challenged::NEVER, |entry| entry.challenged);
+        self.entries.insert(tuple, Entry { remains, until, generation: self.generation, challenged });
         self.queue.push_back((until, self.generation, tuple));
         // A renewed entry leaves its old place in the queue; a peer that repeats its FIN must not make the queue grow.
         if self.queue.len() > 2 * self.entries.len() + 64 {
@@ -239,9 +249,9 @@ mod tests {
         let stamped = |value| TcpOptions::with_timestamps(value, 0);
         let (old, plain) = (remains(Some(70)), remains(None));
         assert_eq!(judge(old, &syn(5), &stamped(71)), Some(Verdict::Reuse(old)));
-        assert_eq!(judge(old, &syn(2000), &stamped(69)), Some(Verdict::Acknowledge(old)));
+        assert_eq!(judge(old, &syn(2000), &stamped(69)), Some(Verdict::Challenge(old)));
         assert_eq!(judge(old, &syn(2000), &stamped(70)), Some(Verdict::Reuse(old)));
-        assert_eq!(judge(old, &syn(999), &TcpOptions::NONE), Some(Verdict::Acknowledge(old)));
+        assert_eq!(judge(old, &syn(999), &TcpOptions::NONE), Some(Verdict::Challenge(old)));
         assert_eq!(judge(plain, &syn(1001), &TcpOptions::NONE), Some(Verdict::Reuse(plain)));
     }
 

@@ -4,6 +4,7 @@
 
 mod accurate_ecn;
 mod agreements;
+mod challenges;
 mod claims;
 mod cookies;
 mod ends;

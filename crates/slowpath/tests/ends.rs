@@ -260,6 +260,7 @@ fn reset_in_syn_received() {
     w.peer_sends(9, 80, RST, 90, 0);
     w.quiet();
     // Another SYN in SYN-RECEIVED is challenged, and a peer that restarted answers that with the exact reset.
+    w.pass(ms(500));
     w.peer_sends(9, 80, SYN, 777, 0);
     let challenge = w.next();
     assert_eq!((challenge.header.flags, challenge.header.ack.0), (ACK, 101));
@@ -285,10 +286,13 @@ fn strangers_are_reset_within_a_limit() {
     for _ in 0..10 {
         w.peer_sends(9, 81, ACK, 500, 900);
     }
-    assert_eq!((w.sent.len(), w.count(Count::ResetLimited)), (1, 9));
+    // Two to four in this second, of which two were sent before.
+    let sent = w.sent.len();
+    assert!(sent <= 2 && w.count(Count::ResetLimited) == 10 - sent as u64, "{sent}");
 }
 
-fn in_time_wait(w: &mut World, has_timestamps: bool) -> FlowId {
+/// A connection of the peer's port 9 in TIME-WAIT; the record that it had.
+pub fn in_time_wait(w: &mut World, has_timestamps: bool) -> FlowId {
     let (flow, _, _) = w.accepted(9);
     w.edit(flow, |parts| {
         if has_timestamps {

@@ -234,6 +234,7 @@ fn another_syn_ack_after_crossing_syns_is_challenged() {
         w.segment(FourTuple::new(peer(80), local), flags, seq, iss.plus(1).0, options(), &[]);
         let challenge = w.next();
         assert_eq!((challenge.header.flags, challenge.header.ack.0, w.flags(owner)), (ACK, 301, 0));
+        w.pass(ms(500));
     }
     w.peer_sends(80, local.port, ACK, 301, iss.plus(1).0);
     assert!(matches!(w.event(), Event::Established { .. }));

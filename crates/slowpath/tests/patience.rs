@@ -151,27 +151,6 @@ fn orphans_beyond_the_limit_are_reset() {
     assert_eq!(w.slow.orphans(), 1, "who is over counts no more");
 }
 
-/// RFC 5961 section 7: "an implementation SHOULD include an ACK throttling mechanism"; per connection and in all.
-#[test]
-fn a_connection_is_challenged_twice_a_second_at_most() {
-    let mut w = World::with(|config, _| config.challenges_per_second = 3);
-    let flows: Vec<FlowId> = (0..5).map(|i| w.accepted(9 + i).0).collect();
-    for _ in 0..10 {
-        w.peer_sends(9, 80, SYN, 7, 0);
-        w.peer_sends(9, 80, RST, 102, 0);
-    }
-    let is_ack = |order: &Order| matches!(order, Order::Ack(_));
-    assert_eq!(w.orders.iter().filter(|o| is_ack(o)).count(), 1);
-    for i in 0..5 {
-        w.peer_sends(9 + i, 80, SYN, 7, 0);
-    }
-    assert_eq!(w.orders.iter().filter(|o| is_ack(o)).count(), 3, "in all");
-    w.pass(ms(1100));
-    w.orders.clear();
-    w.peer_sends(9, 80, SYN, 7, 0);
-    assert_eq!(w.orders.pop_front(), Some(Order::Ack(flows[0])));
-}
-
 /// `TCP_DEFER_ACCEPT`: the service is not told before there is something to read, or its time is up.
 #[test]
 fn a_deferred_connection_is_offered_with_its_first_data() {

@@ -19,6 +19,7 @@ use queue::Doorbell;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use session::accept_queue::{Queue, Rest};
+use session::nap::Place;
 use session::sleeper::{self, Context};
 use session::sys::signal::Deferred;
 use session::sys::small_vec::Few;
@@ -30,6 +31,8 @@ use std::time::{Duration, Instant};
 
 /// Longest sleep when no context is left to be woken through, or when the other side sends no wake-ups: then the thread polls.
 const BLIND: Duration = Duration::from_millis(1);
+/// Longest nap during which signals are put off: the caller lets them in before each.
+const SIGNALS: Duration = Duration::from_millis(20);
 /// Up to this many `pollfd` entries are kept on the stack.
 const FEW: usize = 16;
 
@@ -135,26 +138,35 @@ fn sleep_after(
         return look(parties, kernel, deadline, mask);
     }
     let is_ready = || parties.iter().any(|party| party.ready() != 0);
-    spin_and_sleep(spins, kernel, until, is_ready, |context, kernel| {
-        socks(parties).for_each(|sock| sock.enter(context));
+    if let (Some(sock), true, None) = (only(parties), kernel.is_empty() && spins, mask)
+        && let Some(link) = alone(sock)
+    {
+        return sleep_alone(sock, link, is_ready, deadline, None);
+    }
+    let context = session::present().and_then(|client| sleeper::of_thread(&client).ok());
+    spin_and_sleep(spins, context, kernel, until, is_ready, |context, kernel| {
+        socks(parties).for_each(|sock| {
+            sock.enter(context);
+        });
         let result = doze(context, parties, kernel, deadline, mask);
         socks(parties).for_each(|sock| sock.leave(context));
         result
     })
 }
 
-/// Spins, if `spins` and it pays, until `is_ready` or the kernel reports something in `kernel`; then calls `doze` with this thread's
-/// context. A thread without a context sleeps for [`BLIND`] at most.
+/// Spins, if `spins` and it pays, until `is_ready` or the kernel reports something in `kernel`; then calls `doze` with `context`, this
+/// thread's. A thread without a context sleeps for [`BLIND`] at most.
 #[inline]
 fn spin_and_sleep(
     spins: bool,
+    context: Option<Arc<Context>>,
     kernel: &mut [libc::pollfd],
     Until { deadline, mask }: Until,
     is_ready: impl Fn() -> bool,
     doze: impl FnOnce(&Arc<Context>, &mut [libc::pollfd]) -> Result<usize, Errno>,
 ) -> Result<usize, Errno> {
     let _waiting = cycle_account::enter(Section::Wait);
-    let Some(context) = session::present().and_then(|c| sleeper::of_thread(&c).ok()) else {
+    let Some(context) = context else {
         return cancel::poll(kernel, Some(at_most(left(deadline), BLIND)), mask);
     };
     let start = Instant::now();
@@ -201,6 +213,15 @@ fn socks(parties: &Parties) -> impl Iterator<Item = &Arc<Sock>> {
         Party::Sock(sock, _) | Party::Acceptor(sock) | Party::Reader(sock, _) => Some(sock),
         Party::Set(_) => None,
     })
+}
+
+/// The socket, if a thread waits for one only.
+fn only(parties: &Parties) -> Option<&Arc<Sock>> {
+    let mut all = parties.iter();
+    match (all.next(), all.next()) {
+        (Some(Party::Sock(sock, _) | Party::Reader(sock, _)), None) => Some(sock),
+        _ => None,
+    }
 }
 
 /// The accept queues among `parties`, and whether the thread accepts there.
@@ -412,7 +433,15 @@ fn sleep_alone(
     deadline: Option<Instant>,
     mask: Option<u64>,
 ) -> Result<usize, Errno> {
-    spin_and_sleep(true, &mut [], Until { deadline, mask }, &is_ready, |context, _| {
+    let context = session::present().map(|client| match mask {
+        None => sleeper::for_one(&client),
+        // A nap does not let signals in.
+        Some(_) => sleeper::of_thread(&client).unwrap_or_else(|_| sleeper::bare(&client)),
+    });
+    spin_and_sleep(true, context, &mut [], Until { deadline, mask }, &is_ready, |context, _| {
+        if context.is_bare() {
+            return nap(sock, link, context, &is_ready, Until { deadline, mask });
+        }
         let is_deaf = context.is_deaf();
         sock.enter(context);
         context.sleeping.announce();
@@ -434,6 +463,36 @@ fn sleep_alone(
         sock.leave(context);
         result
     })
+}
+
+/// As [`sleep_alone`], for a thread with a bare context: it naps at the slot of the connection.
+#[cold]
+fn nap(
+    sock: &Sock,
+    link: &Endpoint,
+    context: &Arc<Context>,
+    is_ready: impl Fn() -> bool,
+    Until { deadline, mask }: Until,
+) -> Result<usize, Errno> {
+    let place = Place { mapped: link.mapped.clone(), slot: link.slot() };
+    let seen = sock.enter(context);
+    context.lie_down(place.clone());
+    let limit = || {
+        let limit = left(deadline);
+        match mask {
+            _ if link.mapped.is_mute() => Some(at_most(limit, BLIND)),
+            Some(_) => Some(at_most(limit, SIGNALS)),
+            None => limit,
+        }
+    };
+    // After a turn at the control line it naps on: that is nothing that other threads at this connection have to hear of.
+    let mut result = Ok(true);
+    while result == Ok(true) && !is_ready() {
+        result = context.nap(&place, seen, limit());
+    }
+    context.get_up();
+    sock.leave(context);
+    result.map(|_| 0)
 }
 
 /// The wait of a call on `sock`: one `sleep`, which may return before `is_ready`.

@@ -8,20 +8,37 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 /// The variable with the address of the manager's socket: a path, or `@` and an abstract name.
 pub const SOCKET_ENV: &str = "NOTIFY_SOCKET";
 
-/// Sends `state` to the manager, if there is one. An error is printed and otherwise ignored.
-pub fn tell(state: &str) {
-    let Some(name) = std::env::var_os(SOCKET_ENV) else { return };
-    if let Err(e) = send(name.as_bytes(), state) {
-        eprintln!("towpath: {SOCKET_ENV} {}: {e}; going on without", name.display());
+/// The service manager, if there is one.
+pub struct Manager(Option<UnixDatagram>);
+
+impl Manager {
+    /// Connects to the manager that the environment names. An error is printed and otherwise ignored.
+    pub fn find() -> Self {
+        let Some(name) = std::env::var_os(SOCKET_ENV) else { return Self(None) };
+        let found = connected(name.as_bytes());
+        Self(found.inspect_err(|e| going_on(&name.display().to_string(), e)).ok())
+    }
+
+    /// Sends `state`. An error is printed and otherwise ignored.
+    pub fn tell(&self, state: &str) {
+        if let Some(Err(e)) = self.0.as_ref().map(|manager| manager.send(state.as_bytes())) {
+            going_on("does not hear", &e);
+        }
     }
 }
 
-fn send(name: &[u8], state: &str) -> std::io::Result<()> {
+fn going_on(what: &str, error: &std::io::Error) {
+    eprintln!("towpath: {SOCKET_ENV} {what}: {error}; going on without");
+}
+
+fn connected(name: &[u8]) -> std::io::Result<UnixDatagram> {
     let address = match name.strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name)?,
         None => SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(name))?,
     };
-    UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address).map(drop)
+    let manager = UnixDatagram::unbound()?;
+    manager.connect_addr(&address)?;
+    Ok(manager)
 }
 
 #[cfg(test)]
@@ -39,12 +56,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notify");
         let socket = UnixDatagram::bind(&path).unwrap();
-        send(path.as_os_str().as_bytes(), "READY=1").unwrap();
+        let tell = |name: &[u8], state| Manager(Some(connected(name).unwrap())).tell(state);
+        tell(path.as_os_str().as_bytes(), "READY=1");
         assert_eq!(heard(&socket), "READY=1");
         let name = format!("towpath-test-{}", std::process::id());
         let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
-        send(format!("@{name}").as_bytes(), "STOPPING=1").unwrap();
+        tell(format!("@{name}").as_bytes(), "STOPPING=1");
         assert_eq!(heard(&socket), "STOPPING=1");
-        assert!(send(b"/nowhere/notify", "READY=1").is_err());
+        assert!(connected(b"/nowhere/notify").is_err());
     }
 }

@@ -135,6 +135,12 @@ pub fn statistics(path: &Path, json: bool) -> anyhow::Result<()> {
             traffic["received_packets"], traffic["sent_packets"], traffic["retransmitted_bytes"]
         ))?;
     }
+    if traffic["loss_ranges_joined"].as_u64().is_some_and(|n| n > 0) {
+        print(&format!(
+            "  {:>8}  ranges of losses recorded together for lack of room",
+            traffic["loss_ranges_joined"]
+        ))?;
+    }
     for (reason, n) in traffic["dropped"].as_object().into_iter().flatten() {
         print(&format!("  {n:>8}  dropped: {reason}"))?;
     }

@@ -1,6 +1,6 @@
 //! `towpath up`: runs a service in the foreground, or detached with a log file beside the control socket.
 
-use crate::manager;
+use crate::manager::{self, Manager};
 use crate::table::print;
 use anyhow::{Context, bail};
 use clap::{Args, CommandFactory};
@@ -83,6 +83,8 @@ fn foreground(config: Config, is_detached: bool) -> anyhow::Result<()> {
         std::process::id()
     );
     let differs = config.differs.clone();
+    // Before the service gives up what it does not need: it may reach no socket with an abstract name afterwards.
+    let manager = Manager::find();
     let service = Service::open(config)?;
     banner.push_str(&format!("\n  port: {}", service.port()));
     differs.iter().for_each(|line| banner.push_str(&format!("\n  set: {line}")));
@@ -91,9 +93,9 @@ fn foreground(config: Config, is_detached: bool) -> anyhow::Result<()> {
         // Relative paths are not needed any more, and the folder where the service was started must stay unmountable.
         std::env::set_current_dir("/").context("cannot leave the folder")?;
     }
-    manager::tell(&format!("READY=1\nSTATUS=port: {}", service.port()));
+    manager.tell(&format!("READY=1\nSTATUS=port: {}", service.port()));
     let ended = service.run();
-    manager::tell("STOPPING=1");
+    manager.tell("STOPPING=1");
     Ok(ended?)
 }
 
@@ -135,9 +137,8 @@ pub fn detached(
                 }
             }
         }
-        // The service accepts after everything else has succeeded. If another service has started there at the same moment, this child
-        // reports that and ends.
-        if service::pid_behind(control).is_some_and(|pid| pid.unsigned_abs() == child.id()) {
+        // If another service has started there at the same moment, this child reports that and ends.
+        if service::pid_answering(control).is_some_and(|pid| pid.unsigned_abs() == child.id()) {
             return Ok(());
         }
         if patience < Instant::now() {

@@ -19,3 +19,4 @@ mod passes;
 mod privileges;
 mod rates;
 mod role;
+mod silent;

@@ -1,7 +1,8 @@
 //! Each row of `docs/privileges.md` by a service that starts with the capabilities of its features and no others: what it has left once it
-//! serves, in every thread, and that a connection works. Needs root and network namespaces.
+//! serves, in every thread, and that a connection works; and the service as the installed unit starts it. Needs root and network namespaces.
 
 use crate::common::library;
+use control::{CoresWish, Line, Report, Request, ToService};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{
     CapabilitySet, LinkNameSpaceType, move_into_link_name_space, remove_capability_from_bounding_set,
@@ -118,10 +119,8 @@ impl Service {
     fn command(&self, name: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_towpath"));
         command.arg(name).arg("--control").arg(control(&self.folder));
-        // Set for services of root's as well: what it names is trusted beside root.
-        command.envs(
-            users().iter().filter_map(|(_, user)| Some(("TOWPATH_TRUST_UID", user.as_ref()?.to_string()))),
-        );
+        // A service is believed without it, whatever user it has become: root has called `listen`.
+        command.env_remove("TOWPATH_TRUST_UID");
         command
     }
 
@@ -310,6 +309,114 @@ fn a_port_in_another_namespace_takes_the_right_to_enter_it() {
         let server = |command: &mut Command| place.inside(CapabilitySet::all(), || command.spawn().unwrap());
         answers(service, server, "10.78.1.2", &far);
     });
+}
+
+/// The capabilities that the installed unit starts the service with.
+fn of_unit() -> CapabilitySet {
+    let unit = include_str!("../../../scripts/towpath.service.in");
+    let line = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet="));
+    let names = line.unwrap().split(' ').map(|name| name.strip_prefix("CAP_").unwrap());
+    names.map(|name| CapabilitySet::from_name(name).expect(name)).collect()
+}
+
+/// Copies of program and library where every user can read them.
+fn for_all_users(folder: &tempfile::TempDir) -> [PathBuf; 2] {
+    [Path::new(env!("CARGO_BIN_EXE_towpath")), &library()].map(|file| {
+        let copy = folder.path().join(file.file_name().unwrap());
+        std::fs::copy(file, &copy).unwrap();
+        copy
+    })
+}
+
+/// The bytes reach a core that the service has begun to use after it had given everything up.
+#[test]
+fn as_the_unit_starts_it_every_user_believes_the_service_and_a_second_core_receives() {
+    let Some(place) = namespace("unit") else { return };
+    let [(_, None), (as_user, Some(uid))] = &users()[..] else {
+        return println!("skipped: there is no user nobody");
+    };
+    for words in [
+        "link add v0 type veth peer name v1",
+        "addr add 10.83.0.1/24 dev v0",
+        "link set v0 up",
+        "link set v1 up",
+    ] {
+        place.ip(words);
+    }
+    let arguments =
+        [&["--port", "packet:v1", "--address", "10.83.0.2/24", "--cores", "auto:2"], &as_user[..]].concat();
+    let service = place.inside(of_unit(), || Service::start(&arguments));
+    service.check(CapabilitySet::empty(), Some(*uid));
+    let [program, library] = for_all_users(&service.folder);
+    let server = |command: &mut Command| {
+        // An ordinary user, for whom no variable says whom to believe.
+        let mut ordinary = Command::new("setpriv");
+        ordinary.args(["--reuid", "4711", "--regid", "4711", "--clear-groups"]).arg(&program);
+        ordinary.args(command.get_args()).env("TOWPATH_PRELOAD", &library).env_remove("TOWPATH_TRUST_UID");
+        place.inside(CapabilitySet::all(), || ordinary.stdout(Stdio::piped()).spawn().unwrap())
+    };
+    let cores = |arguments: &[&str]| -> serde_json::Value {
+        let output = service.command("cores").arg("--json").args(arguments).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    cores(&["--set", "2"]);
+    while cores(&[])["moves_left"] != 0 {}
+    let before = cores(&[])["cores"][1]["packets"].as_u64().unwrap();
+    // Each connection is of a group of flows, of which the second core has half.
+    for _ in 0..32 {
+        answers(&service, server, "10.83.0.2", &place);
+    }
+    let after = cores(&[]);
+    assert_eq!(after["tables_refused"], 0, "{after}");
+    assert!(after["cores"][1]["packets"].as_u64().unwrap() > before, "{after}");
+    service.check(CapabilitySet::empty(), Some(*uid));
+    service.end();
+}
+
+/// The bytes of a request on a control line.
+fn bytes_of(report: Report) -> Vec<u8> {
+    let kind = rustix::net::SocketType::SEQPACKET;
+    let flags = rustix::net::SocketFlags::CLOEXEC;
+    let (ours, theirs) =
+        rustix::net::socketpair(rustix::net::AddressFamily::UNIX, kind, flags, None).unwrap();
+    Line::new(ours).send(&ToService { number: 1, request: Request::Report(report) }, &[], true).unwrap();
+    let mut bytes = [0; 256];
+    let len = rustix::io::read(&theirs, &mut bytes).unwrap();
+    bytes[..len].to_vec()
+}
+
+/// Sends the bytes that it is given to a socket, and writes the answer.
+const SEND: &str = "import socket, sys
+line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+line.connect(sys.argv[1])
+line.send(bytes.fromhex(sys.argv[2]))
+sys.stdout.buffer.write(line.recv(4096))";
+
+/// The number of root is not enough: a container may have it.
+#[test]
+fn root_in_another_pid_namespace_does_not_end_the_service_and_in_another_network_it_does() {
+    let Some(place) = namespace("administrator") else { return };
+    if Command::new("python3").arg("--version").output().is_err() {
+        return println!("skipped: needs python3");
+    }
+    let mut service = place.inside(CapabilitySet::all(), || Service::start(&["--port", "none"]));
+    let asks = |flags: &[&str], report: Report| {
+        let hex: String = bytes_of(report).iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut unshare = Command::new("unshare");
+        unshare.args(flags).args(["python3", "-c", SEND]).arg(control(&service.folder)).arg(hex);
+        let output = unshare.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let container = ["--pid", "--fork", "--mount-proc"];
+    for report in [Report::Shutdown, Report::Reload, Report::Cores(CoresWish::Fixed(1))] {
+        let said = asks(&container, report.clone());
+        assert!(said.contains("only the service's own user and root"), "{report:?}: {said}");
+    }
+    assert!(service.running.try_wait().unwrap().is_none(), "it serves on");
+    let said = asks(&["--net"], Report::Shutdown);
+    assert!(!said.contains("only"), "{said}");
+    assert!(service.running.wait().unwrap().success());
 }
 
 #[test]

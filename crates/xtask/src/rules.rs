@@ -67,6 +67,27 @@ const LOCKS: &str = "no blocking lock here; use a ring, an atomic, or try-lock a
 const ALLOCATION: &str = "allocate at start and borrow from a pool";
 const PRINTING: &str = "count it or hand out an event; `service` prints";
 
+/// Crates that programs are linked with: a program with more rights than its caller must not obey the caller's variables.
+const LINKED_CRATES: [&str; 13] = [
+    "base",
+    "control",
+    "cycles",
+    "endpoint",
+    "loader",
+    "preload",
+    "queue",
+    "ring",
+    "ring-c",
+    "ring-tokio",
+    "session",
+    "shm",
+    "socket",
+];
+/// The files of these crates that may read variables: one asks the kernel first; the other passes variables on, of which it obeys none.
+const VARIABLES_FILES: [&str; 2] = ["crates/control/src/variables.rs", "crates/preload/src/environment.rs"];
+const VARIABLES: [&str; 6] =
+    ["env::var", "env::var_os", "env::vars", "env::vars_os", "getenv", "secure_getenv"];
+
 /// Reads every Rust file of the workspace, and blanks comments, strings and tests.
 ///
 /// # Errors
@@ -88,6 +109,9 @@ pub fn check(workspace: &Workspace, sources: &[Source]) -> Vec<String> {
         findings.extend(check_length(source));
         if !may_read_clocks(noun, &source.path) {
             findings.extend(check_clocks(source));
+        }
+        if LINKED_CRATES.contains(&noun) && !VARIABLES_FILES.contains(&source.path.as_str()) {
+            findings.extend(check_variables(source));
         }
         if PACKET_CRATES.contains(&noun) && !is_setup_file(&source.path) {
             findings.extend(check_packet_path(source));
@@ -141,6 +165,14 @@ fn check_clocks(source: &Source) -> Vec<String> {
     let hits =
         CLOCKS.iter().flat_map(|clock| occurrences(&source.product, clock).map(move |at| (at, *clock)));
     hits.map(|(at, clock)| finding(source, &source.product, at, "clock", clock, advice)).collect()
+}
+
+fn check_variables(source: &Source) -> Vec<String> {
+    let advice =
+        "ask `control::variables`, which obeys no variable where the program has more rights than its caller";
+    let hits =
+        VARIABLES.iter().flat_map(|word| occurrences(&source.product, word).map(move |at| (at, *word)));
+    hits.map(|(at, word)| finding(source, &source.product, at, "variables", word, advice)).collect()
 }
 
 fn check_packet_path(source: &Source) -> Vec<String> {

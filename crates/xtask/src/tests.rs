@@ -152,6 +152,16 @@ fn only_some_crates_read_a_clock() {
 }
 
 #[test]
+fn what_programs_are_linked_with_reads_variables_in_one_place() {
+    let text = "fn f() {\n    std::env::var_os(\"A\");\n}\n";
+    assert_eq!(findings("session", "config.rs", text), ["2: variables: `env"]);
+    assert!(
+        findings("control", "variables.rs", text).is_empty()
+            && findings("service", "config.rs", text).is_empty()
+    );
+}
+
+#[test]
 fn long_files_are_found() {
     assert!(findings("wire", "tcp.rs", &"\n".repeat(600)).is_empty());
     assert_eq!(findings("wire", "tcp.rs", &"\n".repeat(601)).len(), 1);

@@ -464,3 +464,31 @@ fn growth_counts_bytes_not_acknowledgements() {
         assert_eq!(w.cwnd(), 20_000, "{pieces}");
     }
 }
+
+/// "We define the restart window (RW) to be equal to min(IW,cwnd)" (RFC 5681 section 4.1); what is in flight the path carries now. After a
+/// timeout "cwnd MUST be set to no more than the loss window, LW, which equals 1 full-sized segment" (section 3.1).
+#[test]
+fn what_a_program_leaves_is_what_is_in_flight_or_a_restart_window_and_never_more_than_its_own() {
+    const IW: u32 = INITIAL_SEGMENTS * MSS as u32;
+    let cases = [
+        // The program's window, bytes in flight, timeouts without an answer: the window that is left.
+        (400_000, 0, false, IW),
+        (400_000, 2_000, false, IW),
+        (400_000, 70_000, false, 70_000),
+        (4_000, 0, false, 4_000),
+        (4_000, 3_000, false, 4_000),
+        (30_000, 70_000, false, 30_000),
+        (1, 0, false, 1_000),
+        (400_000, 0, true, 1_000),
+        (400_000, 3_000, true, 3_000),
+    ];
+    for (programmed, in_flight, is_unheard, left) in cases {
+        for algorithm in [Algorithm::Reno, Algorithm::Cubic, Algorithm::Dctcp, Algorithm::Bbr] {
+            let mut w = Window::new(algorithm, MSS, at(0));
+            w.give_to_program();
+            w.set_programmed(programmed);
+            w.take_from_program(at(1), in_flight, is_unheard);
+            assert_eq!((w.cwnd(), w.algorithm()), (left, algorithm), "{programmed} {in_flight} {is_unheard}");
+        }
+    }
+}

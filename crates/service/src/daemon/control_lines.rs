@@ -1,11 +1,11 @@
 //! The control lines (UNIX sockets of applications): accepts them, reads one message at a time, hands messages with descriptors to helper
 //! threads, and closes lines.
 
+use crate::daemon::administrators::is_administrator;
 use crate::daemon::helpers::{self, Asker, Done, Message};
 use crate::daemon::{DEAF, LINES, LISTENING, Service};
 use crate::registry::Answer;
 use crate::registry::log_limit::log_for;
-use crate::registry::policy::permission::is_privileged;
 use crate::registry::registration::Credentials;
 use crate::registry::report::job::Job;
 use crate::registry::report::profile_switch::Part;
@@ -137,9 +137,10 @@ impl Service {
             // The kernel gives the accepted socket the network namespace of the connecting one.
             let namespace = sys::namespace_cookie(fd.as_fd()).unwrap_or(0);
             let (pid, uid, gid) = (who.pid.as_raw_pid(), who.uid.as_raw(), who.gid.as_raw());
-            let who = Credentials { pid, uid, gid, namespace };
+            let is_administrator = is_administrator(fd.as_fd(), pid, uid);
+            let who = Credentials { pid, uid, gid, namespace, is_administrator };
             self.make_room(who);
-            let kept = if is_privileged(uid) { KEPT_LINES } else { 0 };
+            let kept = if is_administrator { KEPT_LINES } else { 0 };
             let most = self.registry.config().max_applications as usize + SPARE_LINES + kept;
             if self.peers.len() >= most {
                 let (limit, now) = self.registry.log_limit();
@@ -371,11 +372,11 @@ impl Service {
     fn begin_report(&mut self, id: u32) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let Some((number, Asked::Waits(report))) = peer.report.take() else { return };
-        let uid = peer.who.uid;
-        match self.registry.begin_report(report, Viewer::of(uid)) {
+        let who = peer.who;
+        match self.registry.begin_report(report, Viewer::of(who)) {
             Begun::Job(job) => {
                 peer.report = Some((number, Asked::Made(job)));
-                self.turns.add(uid, id);
+                self.turns.add(who.uid, id);
             }
             Begun::Answer(answer) => {
                 self.carry_out();

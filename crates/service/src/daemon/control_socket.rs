@@ -3,14 +3,15 @@
 use crate::ServiceError;
 use crate::config::Config;
 use crate::privilege::User;
+use control::{Line, Report, Request, ToApplication, ToService};
 use rustix::fd::OwnedFd;
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
-use rustix::process::{Gid, Uid, getegid};
-use std::ffi::{OsStr, OsString};
+use rustix::process::{Uid, getegid};
+use std::ffi::OsString;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -97,8 +98,9 @@ impl Listening {
         Ok(Self { fd, path, made, _lock: lock })
     }
 
-    /// Begins to listen. Called last at start: a program that can connect finds a working service, and `up --detach` takes the first
-    /// connection as proof that the start is complete.
+    /// Begins to listen. Called when nothing is left that may fail for the user's sake, and while the service still has the rights of the user
+    /// that started it: programs believe a service of root's, and the kernel shows them (`SO_PEERCRED`) the user that called `listen`. What
+    /// connects from now on waits until the service is ready.
     pub fn begin(&self) -> Result<(), ServiceError> {
         listen(&self.fd, BACKLOG).map_err(|e| ServiceError::Control {
             control: self.path.clone(),
@@ -145,32 +147,48 @@ pub fn pid_behind(path: &Path) -> Option<i32> {
 
 /// Default folder of a root service's control socket. Only root can create it or give it away.
 const OF_ROOT: &str = "/run/towpath";
+/// Modes of a folder of root's: for a service that stays root, and for one that becomes a user of its group. That user may make and remove files
+/// of its own there, and none of others; so programs believe the folder as root's, and the service can remove its socket.
+const PLAIN: u32 = 0o755;
+const SHARED: u32 = 0o1775;
 
-/// Makes the socket's folder if it is missing; refuses one where other users could replace the socket. The user that the service becomes
-/// must be able to remove the socket, so a new folder, and root's default one, are given to that user.
+/// Makes the socket's folder if it is missing; refuses one where other users could replace the socket, and one from which the user that the
+/// service becomes could not remove it. A new folder, and root's default one, are made so that programs of all users believe them.
 fn folder(path: &Path, user: Option<&User>) -> Result<(), ServiceError> {
     let Some(folder) = path.parent().filter(|p| !p.as_os_str().is_empty()) else { return Ok(()) };
     let uid = rustix::process::geteuid();
-    let mode = if uid.is_root() { 0o755 } else { 0o700 };
+    let mode = if uid.is_root() { PLAIN } else { 0o700 };
     let failed = |doing| move |error| ServiceError::Control { control: path.to_owned(), doing, error };
     let is_new = make(folder, mode).map_err(failed("make the folder of"))?;
+    if uid.is_root() && (is_new || folder == Path::new(OF_ROOT)) {
+        return prepare(folder, path, user).map_err(failed("prepare the folder of"));
+    }
     let found = std::fs::metadata(folder).map_err(failed("look at the folder of"))?;
-    let is_ours = is_new || uid.is_root() && folder == Path::new(OF_ROOT);
-    let (next, group) = user.map_or((uid, getegid()), |user| (user.uid, user.gid));
+    let next = user.map_or(uid, |user| user.uid);
     let (owner, mode) = (found.uid(), found.permissions().mode());
     let sticky = mode & 0o1000 != 0;
-    let is_trusted = [0, uid.as_raw(), next.as_raw()].contains(&owner) || is_ours;
-    if !is_trusted || mode & 0o022 != 0 && !sticky {
+    if ![0, uid.as_raw(), next.as_raw()].contains(&owner) || mode & 0o022 != 0 && !sticky {
         return Err(ServiceError::ForeignFolder(folder.to_owned()));
     }
-    if owner == next.as_raw() || user.is_some() && mode & 0o1002 == 0o1002 {
-        return Ok(());
+    let Some(user) = user else { return Ok(()) };
+    let is_shared = sticky && (mode & 0o002 != 0 || mode & 0o020 != 0 && found.gid() == user.gid.as_raw());
+    if owner == next.as_raw() || is_shared {
+        Ok(())
+    } else {
+        Err(ServiceError::FolderOfOthers(folder.to_owned()))
     }
-    match (is_ours, user) {
-        (true, _) => give(folder, &lock_name(path), next, group).map_err(failed("hand over the folder of")),
-        (false, Some(_)) => Err(ServiceError::FolderOfOthers(folder.to_owned())),
-        (false, None) => Ok(()),
-    }
+}
+
+/// Number of the process of the service at `path` that has answered. A service listens before it is ready, and answers when it is; this waits
+/// for it. `None`: no service does, or it has ended.
+pub fn pid_answering(path: &Path) -> Option<i32> {
+    let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).ok()?;
+    connect(&fd, &SocketAddrUnix::new(path).ok()?).ok()?;
+    let pid = rustix::net::sockopt::socket_peercred(&fd).ok()?.pid.as_raw_pid();
+    let line = Line::new(fd);
+    line.send(&ToService { number: 1, request: Request::Report(Report::Statistics) }, &[], true).ok()?;
+    // It may refuse this user the report, and is ready all the same.
+    line.receive::<ToApplication>(true).ok().map(|_| pid)
 }
 
 /// Makes `folder` and its parents. True when it did not exist: then no other process has put anything into it.
@@ -186,17 +204,28 @@ fn make(folder: &Path, mode: u32) -> std::io::Result<bool> {
     }
 }
 
-/// Gives `folder` to that user and group, and a lock that an earlier service has left there. Does not follow symbolic links.
-fn give(folder: &Path, lock: &OsStr, uid: Uid, gid: Gid) -> std::io::Result<()> {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+/// Makes `folder` root's, and shared with the group of the user that the service becomes. Lock and socket that an earlier service has left there
+/// become that user's. Does not follow symbolic links.
+fn prepare(folder: &Path, path: &Path, user: Option<&User>) -> std::io::Result<()> {
+    let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = rustix::fs::open(folder, flags | OFlags::DIRECTORY, Mode::empty())?;
-    if let Ok(lock) = rustix::fs::openat(&folder, lock, flags, Mode::empty()) {
-        let found = rustix::fs::fstat(&lock)?;
-        if FileType::from_raw_mode(found.st_mode) == FileType::RegularFile && found.st_nlink == 1 {
-            rustix::fs::fchown(lock, Some(uid), Some(gid))?;
+    let (uid, gid) = user.map_or((Uid::ROOT, getegid()), |user| (user.uid, user.gid));
+    for name in [&*lock_name(path), path.file_name().unwrap_or_default()] {
+        let Ok(left) = rustix::fs::openat(&folder, name, flags | OFlags::PATH, Mode::empty()) else {
+            continue;
+        };
+        let found = rustix::fs::fstat(&left)?;
+        let kind = FileType::from_raw_mode(found.st_mode);
+        let is_ours = matches!(kind, FileType::RegularFile | FileType::Socket) && found.st_nlink == 1;
+        if is_ours && found.st_uid != uid.as_raw() {
+            rustix::fs::chownat(&left, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
         }
     }
-    Ok(rustix::fs::fchown(folder, Some(uid), Some(gid))?)
+    let found = rustix::fs::fstat(&folder)?;
+    if (found.st_uid, found.st_gid) != (0, gid.as_raw()) {
+        rustix::fs::fchown(&folder, Some(Uid::ROOT), Some(gid))?;
+    }
+    Ok(rustix::fs::fchmod(&folder, Mode::from_raw_mode(if user.is_some() { SHARED } else { PLAIN }))?)
 }
 
 #[cfg(test)]

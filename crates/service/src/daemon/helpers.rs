@@ -16,12 +16,12 @@
 mod tests;
 
 use crate::cores::wakers::{new_eventfd, write_eventfd};
+use crate::registry::Watch;
 use crate::registry::local::shown::{Shown, look};
 use crate::registry::policy::{Rule, Source};
-use crate::registry::Watch;
 use crate::registry::process::fd_liveness::watch;
 use crate::registry::report::job::{Job as Report, Refused};
-use crate::sys;
+use crate::{sys, threads};
 use control::{Line, LineError, Received, Reply, Request, ToApplication, ToService};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
@@ -314,9 +314,9 @@ impl Helpers {
         let keeps = |helper: &&mut Helper| {
             helper.running.is_some_and(|r| r.keeps && matches!(r.task, Task::Receive(id) if id == peer))
         };
-        let Some((name, helper)) = self.helpers.iter_mut().find_map(|(name, helper)| {
-            keeps(&helper).then_some((*name, helper))
-        }) else {
+        let Some((name, helper)) =
+            self.helpers.iter_mut().find_map(|(name, helper)| keeps(&helper).then_some((*name, helper)))
+        else {
             if let Some((watch, _)) = wanted {
                 self.failed.push(Done::Released(peer, Some((watch, false))));
                 write_eventfd(self.told.as_fd());
@@ -432,7 +432,8 @@ impl Helpers {
     /// True when the limit allows a helper for user `uid` now.
     fn may_work(&self, uid: u32) -> bool {
         let is_counted = |uid: u32| uid != rustix::process::Uid::ROOT.as_raw() && uid != SERVICE;
-        !is_counted(uid) || self.running().filter(|running| is_counted(running.owner.uid)).count() < HELPERS_MAX
+        !is_counted(uid)
+            || self.running().filter(|running| is_counted(running.owner.uid)).count() < HELPERS_MAX
     }
 
     /// Name of an idle helper.
@@ -448,7 +449,6 @@ impl Helpers {
         let (outbox, told, policy) = (self.outbox.clone(), self.told.clone(), self.policy.clone());
         let number = its.as_raw_fd();
         let thread = Thread { name: self.next, outbox, orders, told, policy };
-        let builder = std::thread::Builder::new().name("towpath-helper".to_owned());
         let run = move || match sys::separate_descriptors(number, &[thread.told.as_raw_fd()]) {
             Ok(socket) => {
                 // The starter may close its end now: this thread's copy stays open.
@@ -459,7 +459,8 @@ impl Helpers {
                 tracing::error!("a helper thread cannot separate its descriptors from the service's: {e}");
             }
         };
-        builder.spawn(run).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::AGAIN))?;
+        let started = threads::start("towpath-helper", "a helper thread", run);
+        started.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::AGAIN))?;
         let helper = Helper { socket, its: Some(its), since: now, tasks, running: None };
         self.helpers.insert(self.next, helper);
         // So that this is called again when the helper is late.
@@ -535,7 +536,6 @@ struct Thread {
 }
 
 impl Drop for Thread {
-    /// Also after a panic.
     fn drop(&mut self) {
         self.say(Word::Ended);
     }
@@ -561,7 +561,8 @@ impl Thread {
             let done = match task {
                 Task::Receive(peer) => Some(Done::Received(peer, receive(&Line::new(fd), &mut kept))),
                 Task::Watch(peer, of) => {
-                    let is_watched = kept.take().is_some_and(|shown| watch(fd.as_fd(), &shown, of.cookie).is_ok());
+                    let is_watched =
+                        kept.take().is_some_and(|shown| watch(fd.as_fd(), &shown, of.cookie).is_ok());
                     Some(Done::Released(peer, Some((of, is_watched))))
                 }
                 Task::Release(peer) => {

@@ -36,7 +36,8 @@ impl Places {
 
     /// The answer to that line has been sent.
     pub fn sent(&mut self, uid: u32, line: u32, now: Instant) {
-        let taken = self.users.get_mut(&uid).and_then(|user| user.taken.iter_mut().find(|(id, _)| *id == line));
+        let taken =
+            self.users.get_mut(&uid).and_then(|user| user.taken.iter_mut().find(|(id, _)| *id == line));
         taken.into_iter().for_each(|(_, since)| *since = Some(now));
     }
 
@@ -64,7 +65,10 @@ impl Places {
     pub fn overdue(&self, now: Instant) -> Vec<u32> {
         let waited_for = self.users.values().filter(|user| !user.waiting.is_empty());
         let taken = waited_for.flat_map(|user| &user.taken);
-        taken.filter(|(_, since)| since.is_some_and(|since| since + UNREAD <= now)).map(|(id, _)| *id).collect()
+        taken
+            .filter(|(_, since)| since.is_some_and(|since| since + UNREAD <= now))
+            .map(|(id, _)| *id)
+            .collect()
     }
 }
 

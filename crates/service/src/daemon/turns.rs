@@ -128,7 +128,11 @@ mod tests {
         (0..200).for_each(|line| turns.add(7, line));
         serve(&mut turns, 500, |_| MS);
         turns.add(8, 1000);
-        assert_eq!(serve(&mut turns, 1, |_| MS / 100), [8], "it has had less time than any other since it came");
+        assert_eq!(
+            serve(&mut turns, 1, |_| MS / 100),
+            [8],
+            "it has had less time than any other since it came"
+        );
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub fn install() -> Result<(), Errno> {
 /// The layers in the order of installation, and whether the calls that they refuse are logged. Where two layers refuse a call, the later
 /// one's errno counts. The first layer allows `seccomp`, which installs the others; the last one does not.
 fn layers() -> Result<[(BpfProgram, bool); 3], BackendError> {
-    let numbers = table::calls().map(|(_, number)| number).chain([libc::SYS_seccomp]);
+    let numbers = table::allowed().map(|(_, number)| number).chain([libc::SYS_seccomp]);
     let known: Rules = numbers.map(|number| (number, Vec::new())).collect();
     let mut refused: Rules =
         table::NEVER.iter().copied().flatten().map(|(_, number)| (*number, Vec::new())).collect();

@@ -24,8 +24,12 @@ pub fn page() -> String {
         ));
     }
     say(format_args!("\n| call | refused |\n|---|---|\n"));
-    for refused in REFUSED.into_iter().flatten() {
-        say(format_args!("| `{}` | {} |\n", name(&refused.call), refused.what));
+    let mut refused: Vec<_> =
+        REFUSED.into_iter().flatten().map(|refused| (name(&refused.call), refused.what)).collect();
+    // Some take several rules.
+    refused.dedup();
+    for (name, what) in refused {
+        say(format_args!("| `{name}` | {what} |\n"));
     }
     say(format_args!("\nNever: {}.\n", names(NEVER.iter().copied().flatten())));
     page

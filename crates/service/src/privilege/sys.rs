@@ -1,5 +1,6 @@
-//! Calls that have no safe wrapper: filters for system calls, and users and groups by name.
+//! Calls that have no safe wrapper: filters for system calls, Landlock, and users and groups by name.
 
+use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
 use seccompiler::sock_filter;
 use std::ffi::CString;
@@ -22,6 +23,59 @@ pub fn install_filter(program: &[sock_filter], is_logged: bool) -> Result<(), Er
     let operation = libc::SECCOMP_SET_MODE_FILTER;
     // SAFETY: the kernel copies `len` instructions, which outlive the call and have its layout (`sock_filter` is repr(C) in both crates).
     let result = unsafe { libc::syscall(libc::SYS_seccomp, operation, flags, &raw const program) };
+    if result == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+/// `LANDLOCK_CREATE_RULESET_VERSION` and `LANDLOCK_RULE_PATH_BENEATH` of `linux/landlock.h`.
+const VERSION: libc::c_uint = 1;
+const PATH_BENEATH: libc::c_uint = 1;
+
+/// What a set of rules is about: all that it does not allow is refused. `struct landlock_ruleset_attr`.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Handled {
+    pub files: u64,
+    pub connections: u64,
+    pub scopes: u64,
+}
+
+/// `struct landlock_path_beneath_attr`.
+#[repr(C, packed)]
+struct Beneath {
+    rights: u64,
+    inode: i32,
+}
+
+/// The kernel's version of Landlock; 0: it has none, or does not let this process use it.
+pub fn landlock_version() -> u32 {
+    // SAFETY: with this flag the kernel wants no structure.
+    let version = unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<Handled>(), 0usize, VERSION)
+    };
+    u32::try_from(version).unwrap_or(0)
+}
+
+/// From now on refuses to this thread, and to threads that it starts, all of `handled` but the rights to these inodes and what is below them.
+pub fn restrict(handled: &Handled, inodes: &[(OwnedFd, u64)]) -> Result<(), Errno> {
+    let len = size_of::<Handled>();
+    // SAFETY: the kernel reads `len` bytes of a structure with its layout; it takes a longer one than it knows if the rest is 0.
+    let rules =
+        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::from_ref(handled), len, 0) };
+    let rules = i32::try_from(rules).ok().filter(|fd| *fd >= 0).ok_or_else(last_error)?;
+    // SAFETY: the call returned a new descriptor that has no other owner.
+    let rules = unsafe { OwnedFd::from_raw_fd(rules) };
+    for (inode, rights) in inodes {
+        let beneath = Beneath { rights: *rights, inode: inode.as_raw_fd() };
+        // SAFETY: the kernel reads one structure with its layout, which outlives the call.
+        let result = unsafe {
+            libc::syscall(libc::SYS_landlock_add_rule, rules.as_raw_fd(), PATH_BENEATH, &raw const beneath, 0)
+        };
+        if result != 0 {
+            return Err(last_error());
+        }
+    }
+    // SAFETY: no memory is involved.
+    let result = unsafe { libc::syscall(libc::SYS_landlock_restrict_self, rules.as_raw_fd(), 0) };
     if result == 0 { Ok(()) } else { Err(last_error()) }
 }
 
@@ -51,11 +105,13 @@ pub fn group(name: &str) -> Option<u32> {
     unsafe { found.as_ref() }.map(|entry| entry.gr_gid)
 }
 
-/// Makes a system call with these arguments, which must not point to memory. Returns the kernel's result.
+/// Makes a system call with these arguments, of which pointers point to what the call expects. Returns the kernel's result.
 #[cfg(test)]
-pub fn attempt(number: i64, arguments: [usize; 4]) -> Result<i64, Errno> {
-    let [a, b, c, d] = arguments;
-    // SAFETY: tests pass numbers and null pointers only, which the kernel answers with EFAULT.
-    let result = unsafe { libc::syscall(number, a, b, c, d) };
+pub fn attempt(number: i64, arguments: &[usize]) -> Result<i64, Errno> {
+    let mut all = [0; 6];
+    all[..arguments.len()].copy_from_slice(arguments);
+    let [a, b, c, d, e, f] = all;
+    // SAFETY: tests pass numbers, null pointers, which the kernel answers with EFAULT, and pointers to what lives longer than the call.
+    let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
     if result < 0 { Err(last_error()) } else { Ok(result) }
 }

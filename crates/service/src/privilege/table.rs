@@ -1,12 +1,16 @@
-//! The table of features and the privileges that each needs. `docs/privileges.md` shows it; the filter and the kept capabilities are made
-//! from it; each row has a test (`crates/towpath/tests/privileges.rs`).
+//! The table of features and the privileges that each needs. `docs/privileges.md` shows it; the filter, the paths that are open and the kept
+//! capabilities are made from it; each row has a test (`crates/towpath/tests/privileges.rs`).
 
+mod refused;
+
+use refused::calls;
+pub use refused::{Call, NEVER, REFUSED, Test};
+
+use super::landlock::{Place, Use};
 use crate::config::Config;
 use crate::config::values::PortKind;
 use rustix::thread::CapabilitySet;
-
-/// A system call: the constant's name in `libc`, and this machine's number.
-pub type Call = (&'static str, i64);
+use std::path::Path;
 
 /// One feature and the privileges that it needs.
 pub struct Row {
@@ -18,38 +22,13 @@ pub struct Row {
     pub kept: CapabilitySet,
     /// Files and folders that it opens, at start unless the text says otherwise.
     pub files: &'static str,
+    /// Those of them that it opens, or removes files from, while the service serves.
+    pub places: fn(&Config) -> Vec<Place>,
     /// System calls that it makes while the service serves. One filter allows the calls of all rows: a call that only other features make
     /// is harmless without their capabilities and descriptors.
     pub calls: &'static [&'static [Call]],
     /// Whether a service with this configuration has the feature.
     pub is_used: fn(&Config) -> bool,
-}
-
-/// A test of one argument of a system call: the argument's index, from 0, and numbers. Arguments are compared as 32 bits.
-#[derive(Clone, Copy, Debug)]
-pub enum Test {
-    /// The argument equals the value.
-    Is(u8, u64),
-    /// The argument differs from the value.
-    IsNot(u8, u64),
-    /// The argument's bits under the mask, the second field, equal the third field.
-    Bits(u8, u64, u64),
-    /// The argument is not the number of this process.
-    IsNotOwnProcess(u8),
-}
-
-/// A system call that the service makes, but never with arguments like these.
-pub struct Refused {
-    /// Name and number of the system call.
-    pub call: Call,
-    /// Meaning of the refused arguments, for docs/privileges.md.
-    pub what: &'static str,
-    /// The call is refused when all of these tests hold.
-    pub when: &'static [Test],
-}
-
-macro_rules! calls {
-    ($($name:ident)*) => { &[$((stringify!($name), libc::$name)),*] };
 }
 
 /// The allocator, regions and their present pages, stacks of threads.
@@ -93,7 +72,7 @@ const ASKING: &[Call] = calls![
 ];
 /// Holding ports in the kernel for connections inside this host, and testing whether an address is the host's; packet sockets of further cores.
 const HOLDING: &[Call] = calls![SYS_bind];
-/// Watching processes of agents.
+/// Watching processes of agents; the process at the other end of a control line.
 const WATCHING: &[Call] = calls![SYS_pidfd_open];
 /// Older forms of calls, which newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
@@ -101,127 +80,17 @@ const OLD: &[Call] =
     calls![SYS_poll SYS_epoll_wait SYS_open SYS_dup2 SYS_readlink SYS_unlink SYS_stat SYS_lstat SYS_time];
 #[cfg(not(target_arch = "x86_64"))]
 const OLD: &[Call] = &[];
-/// Calls that neither the service nor its libraries make: they start programs or processes, or change the machine's state.
-const NEVER_ANYWHERE: &[Call] = calls![
-    SYS_seccomp SYS_execve SYS_execveat SYS_ptrace SYS_process_vm_readv SYS_process_vm_writev SYS_process_madvise
-    SYS_kcmp SYS_pidfd_getfd SYS_mount SYS_umount2 SYS_move_mount SYS_open_tree SYS_fsopen SYS_fsmount
-    SYS_pivot_root SYS_chroot SYS_setns SYS_init_module SYS_finit_module SYS_delete_module SYS_kexec_load
-    SYS_bpf SYS_perf_event_open SYS_userfaultfd SYS_io_uring_setup SYS_io_uring_enter SYS_io_uring_register
-    SYS_keyctl SYS_add_key SYS_request_key SYS_open_by_handle_at SYS_reboot SYS_swapon SYS_swapoff
-    SYS_sethostname SYS_setdomainname SYS_acct SYS_quotactl SYS_syslog SYS_personality SYS_setuid SYS_setgid
-    SYS_setreuid SYS_setregid SYS_setresuid SYS_setresgid SYS_setgroups SYS_setfsuid SYS_setfsgid SYS_capset
-    SYS_kill SYS_tkill SYS_rt_sigqueueinfo SYS_rt_tgsigqueueinfo SYS_pidfd_send_signal SYS_mknodat
-    SYS_symlinkat SYS_linkat SYS_renameat2 SYS_fchmod SYS_fchmodat SYS_fchown SYS_fchownat SYS_truncate
-    SYS_memfd_secret
-];
-/// Further such calls of x86-64.
-#[cfg(target_arch = "x86_64")]
-const NEVER_HERE: &[Call] = calls![
-    SYS_fork SYS_vfork SYS_modify_ldt SYS_iopl SYS_ioperm SYS_kexec_file_load SYS_mknod SYS_symlink SYS_link SYS_rename
-    SYS_renameat SYS_chmod SYS_chown SYS_lchown SYS_creat
-];
-#[cfg(not(target_arch = "x86_64"))]
-const NEVER_HERE: &[Call] = &[];
-
-/// Calls that are always refused. The list of allowed calls would refuse them, too; listed here they get EPERM and a telling log line.
-pub const NEVER: [&[Call]; 2] = [NEVER_ANYWHERE, NEVER_HERE];
-
-macro_rules! call {
-    ($name:ident) => {
-        (stringify!($name), libc::$name)
-    };
-}
-
-const NETLINK_SOCK_DIAG: u64 = libc::NETLINK_SOCK_DIAG as u64;
-const TYPE: u64 = 0xF;
-
-/// `PR_GET_AUXV` (linux/prctl.h), by which rustix finds the vDSO; the `libc` crate lacks it for Linux.
-const PR_GET_AUXV: u64 = 0x4155_5856;
-
-/// Argument `index` has all bits of `flags`.
-const fn has(index: u8, flags: i32) -> Test {
-    Test::Bits(index, flags as u64, flags as u64)
-}
-
-/// Argument `index`, the flags of an `open`, has this access mode.
-const fn access(index: u8, access: i32) -> Test {
-    Test::Bits(index, libc::O_ACCMODE as u64, access as u64)
-}
-
-/// Calls that the service makes, but never with these arguments.
-pub const REFUSED: [&[Refused]; 2] = [REFUSED_ANYWHERE, REFUSED_HERE];
-
-#[cfg(target_arch = "x86_64")]
-const REFUSED_HERE: &[Refused] = &[
-    Refused { call: call!(SYS_open), what: "for writing", when: &[access(1, libc::O_WRONLY)] },
-    Refused { call: call!(SYS_open), what: "for reading and writing", when: &[access(1, libc::O_RDWR)] },
-    Refused { call: call!(SYS_open), what: "to make a file", when: &[has(1, libc::O_CREAT)] },
-    Refused { call: call!(SYS_open), what: "to empty a file", when: &[has(1, libc::O_TRUNC)] },
-];
-#[cfg(not(target_arch = "x86_64"))]
-const REFUSED_HERE: &[Refused] = &[];
-
-const REFUSED_ANYWHERE: &[Refused] = &[
-    Refused {
-        call: call!(SYS_clone),
-        what: "another process",
-        when: &[Test::Bits(0, libc::CLONE_THREAD as u64, 0)],
-    },
-    Refused {
-        call: call!(SYS_unshare),
-        what: "anything but the descriptor table",
-        when: &[Test::IsNot(0, libc::CLONE_FILES as u64)],
-    },
-    Refused { call: call!(SYS_openat), what: "for writing", when: &[access(2, libc::O_WRONLY)] },
-    Refused { call: call!(SYS_openat), what: "for reading and writing", when: &[access(2, libc::O_RDWR)] },
-    Refused { call: call!(SYS_openat), what: "to make a file", when: &[has(2, libc::O_CREAT)] },
-    Refused { call: call!(SYS_openat), what: "to empty a file", when: &[has(2, libc::O_TRUNC)] },
-    Refused { call: call!(SYS_mmap), what: "code", when: &[has(2, libc::PROT_EXEC)] },
-    Refused { call: call!(SYS_mprotect), what: "code", when: &[has(2, libc::PROT_EXEC)] },
-    Refused { call: call!(SYS_tgkill), what: "another process", when: &[Test::IsNotOwnProcess(0)] },
-    Refused {
-        call: call!(SYS_prctl),
-        what: "anything but names of threads and mappings, and the vDSO's place (`PR_GET_AUXV`)",
-        when: &[
-            Test::IsNot(0, libc::PR_SET_NAME as u64),
-            Test::IsNot(0, libc::PR_GET_NAME as u64),
-            Test::IsNot(0, libc::PR_SET_VMA as u64),
-            Test::IsNot(0, PR_GET_AUXV),
-        ],
-    },
-    Refused {
-        call: call!(SYS_ioctl),
-        what: "anything but bytes that wait (`FIONREAD`, `SIOCOUTQ`) and whether it is a terminal (`TCGETS`)",
-        when: &[Test::IsNot(1, libc::FIONREAD), Test::IsNot(1, libc::TIOCOUTQ), Test::IsNot(1, libc::TCGETS)],
-    },
-    Refused {
-        call: call!(SYS_socket),
-        what: "other families than UNIX, IPv4, IPv6 and netlink",
-        when: &[
-            Test::IsNot(0, libc::AF_UNIX as u64),
-            Test::IsNot(0, libc::AF_INET as u64),
-            Test::IsNot(0, libc::AF_INET6 as u64),
-            Test::IsNot(0, libc::AF_NETLINK as u64),
-        ],
-    },
-    Refused {
-        call: call!(SYS_socket),
-        what: "netlink for anything but `NETLINK_SOCK_DIAG`",
-        when: &[Test::Is(0, libc::AF_NETLINK as u64), Test::IsNot(2, NETLINK_SOCK_DIAG)],
-    },
-    Refused {
-        call: call!(SYS_socket),
-        what: "IPv4 datagrams",
-        when: &[Test::Is(0, libc::AF_INET as u64), Test::Bits(1, TYPE, libc::SOCK_DGRAM as u64)],
-    },
-    Refused {
-        call: call!(SYS_socket),
-        what: "IPv6 datagrams",
-        when: &[Test::Is(0, libc::AF_INET6 as u64), Test::Bits(1, TYPE, libc::SOCK_DGRAM as u64)],
-    },
-];
-
 const NONE: CapabilitySet = CapabilitySet::empty();
+
+/// The places of a feature that opens and removes no files while the service serves.
+fn nowhere(_: &Config) -> Vec<Place> {
+    Vec::new()
+}
+
+/// The folder of a file.
+fn folder(file: &Path) -> &Path {
+    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
 
 /// All features that a service may have.
 pub const TABLE: &[Row] = &[
@@ -229,7 +98,10 @@ pub const TABLE: &[Row] = &[
         feature: "every service, `--port none` and private ones too",
         at_start: NONE,
         kept: NONE,
-        files: "`--config`, the control socket, its lock and folder; while it serves, below `/proc`, to read",
+        files: "`--config`, the control socket, its lock and folder; while it serves, files below `/proc`, to read, and in the socket's folder, to remove",
+        places: |config| {
+            vec![Place::new(Use::Read, "/proc"), Place::new(Use::Remove, folder(&config.control))]
+        },
         calls: &[MEMORY, THREADS, WAITING, LINES, REGIONS, FILES, OLD],
         is_used: |_| true,
     },
@@ -238,6 +110,7 @@ pub const TABLE: &[Row] = &[
         at_start: CapabilitySet::SETPCAP,
         kept: NONE,
         files: "none",
+        places: nowhere,
         calls: &[],
         is_used: |_| true,
     },
@@ -246,6 +119,7 @@ pub const TABLE: &[Row] = &[
         at_start: CapabilitySet::NET_ADMIN,
         kept: NONE,
         files: "`/dev/net/tun`, `/proc/sys/net/ipv6/conf/NAME/accept_dad` to write",
+        places: nowhere,
         calls: &[],
         is_used: |config| config.port == PortKind::Tap,
     },
@@ -254,6 +128,7 @@ pub const TABLE: &[Row] = &[
         at_start: CapabilitySet::BPF,
         kept: NONE,
         files: "for `--cores auto`: `/proc/stat`, `/proc/pressure/cpu`, `cpu.max` of the service's cgroups",
+        places: nowhere,
         calls: &[],
         is_used: |config| config.port == PortKind::Tap && config.cores.most > 1,
     },
@@ -262,6 +137,7 @@ pub const TABLE: &[Row] = &[
         at_start: CapabilitySet::NET_RAW,
         kept: NONE,
         files: "none",
+        places: nowhere,
         calls: &[HOLDING],
         is_used: |config| config.port == PortKind::Packet,
     },
@@ -270,6 +146,7 @@ pub const TABLE: &[Row] = &[
         at_start: CapabilitySet::SYS_ADMIN,
         kept: NONE,
         files: "`/run/netns/NAME`",
+        places: nowhere,
         calls: &[],
         is_used: |config| config.link.namespace.is_some(),
     },
@@ -278,6 +155,7 @@ pub const TABLE: &[Row] = &[
         at_start: CapabilitySet::SETUID.union(CapabilitySet::SETGID).union(CapabilitySet::CHOWN),
         kept: NONE,
         files: "`/etc/passwd`, `/etc/group` and what else the system's name service reads; the control socket's folder becomes the user's",
+        places: nowhere,
         calls: &[],
         is_used: |config| config.user.is_some(),
     },
@@ -286,6 +164,7 @@ pub const TABLE: &[Row] = &[
         at_start: NONE,
         kept: NONE,
         files: "none",
+        places: nowhere,
         calls: &[ASKING, HOLDING],
         is_used: |_| true,
     },
@@ -294,6 +173,7 @@ pub const TABLE: &[Row] = &[
         at_start: NONE,
         kept: NONE,
         files: "none",
+        places: nowhere,
         calls: &[ASKING],
         is_used: |_| true,
     },
@@ -301,7 +181,8 @@ pub const TABLE: &[Row] = &[
         feature: "helper threads that look into what programs show",
         at_start: NONE,
         kept: NONE,
-        files: "none",
+        files: "while it serves, `/dev/null`, to read",
+        places: |_| vec![Place::new(Use::Read, "/dev/null")],
         calls: &[HELPERS, LINES],
         is_used: |_| true,
     },
@@ -309,22 +190,40 @@ pub const TABLE: &[Row] = &[
         feature: "agents of congestion control (`--cc-socket`)",
         at_start: NONE,
         kept: NONE,
-        files: "the socket; while it serves, the sockets of agents, which the service's user must be able to write",
+        files: "the socket; while it serves, the sockets of agents, which the service's user must be able to write, and files in the socket's folder, to remove",
+        places: |config| {
+            let sockets = config.agents.iter().map(|agents| agents.socket.as_path());
+            sockets.map(|socket| Place::new(Use::Remove, folder(socket))).collect()
+        },
         calls: &[LINES, ASKING, WATCHING],
         is_used: |config| config.agents.is_some(),
+    },
+    Row {
+        feature: "who may end and change the service (`towpath down`, `reload`, `cores --set`, ...)",
+        at_start: NONE,
+        kept: NONE,
+        files: "while it serves, `/proc/PID/uid_map`, to read",
+        places: nowhere,
+        calls: &[WATCHING],
+        is_used: |_| true,
     },
     Row {
         feature: "a policy, read again by SIGHUP and `towpath reload`",
         at_start: NONE,
         kept: NONE,
-        files: "while it serves, the policy's file, which the service's user must be able to read",
+        files: "while it serves, files in the policy's folder, `/etc/passwd` and `/etc/group`, to read, as far as the service's user may",
+        places: |config| {
+            let of_policy = config.policy_source.path().map(folder);
+            let names = ["/etc/passwd", "/etc/group"].map(Path::new);
+            of_policy.into_iter().chain(names).map(|path| Place::new(Use::Read, path)).collect()
+        },
         calls: &[FILES],
         is_used: |_| true,
     },
 ];
 
 /// The calls of all rows; some occur several times.
-pub fn calls() -> impl Iterator<Item = Call> {
+pub fn allowed() -> impl Iterator<Item = Call> {
     TABLE.iter().flat_map(|row| row.calls).flat_map(|group| group.iter().copied())
 }
 
@@ -332,4 +231,9 @@ pub fn calls() -> impl Iterator<Item = Call> {
 #[must_use]
 pub fn kept(config: &Config) -> CapabilitySet {
     TABLE.iter().filter(|row| (row.is_used)(config)).fold(NONE, |all, row| all | row.kept)
+}
+
+/// The places that are open to a service with this configuration.
+pub fn places(config: &Config) -> Vec<Place> {
+    TABLE.iter().filter(|row| (row.is_used)(config)).flat_map(|row| (row.places)(config)).collect()
 }

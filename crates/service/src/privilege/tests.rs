@@ -1,5 +1,7 @@
 //! Tests of the filter, each in a thread of its own.
 
+mod ways;
+
 use super::*;
 use crate::config::Options;
 use rustix::fs::{Mode, OFlags};
@@ -42,7 +44,7 @@ fn the_page_shows_the_tables() {
 fn calls_that_the_service_never_makes_are_refused() {
     filtered(|| {
         for (name, number) in table::NEVER.into_iter().flatten() {
-            assert_eq!(sys::attempt(*number, [0; 4]), Err(Errno::PERM), "{name}");
+            assert_eq!(sys::attempt(*number, &[0; 4]), Err(Errno::PERM), "{name}");
         }
     });
 }
@@ -50,10 +52,10 @@ fn calls_that_the_service_never_makes_are_refused() {
 #[test]
 fn calls_that_nobody_has_foreseen_do_not_exist() {
     // Without the filter `times` accepts a null pointer, and `clone3` returns EINVAL.
-    assert!(sys::attempt(libc::SYS_times, [0; 4]).is_ok());
+    assert!(sys::attempt(libc::SYS_times, &[0; 4]).is_ok());
     filtered(|| {
         for number in [libc::SYS_times, libc::SYS_uname, libc::SYS_clone3, libc::SYS_connect] {
-            assert_eq!(sys::attempt(number, [0; 4]), Err(Errno::NOSYS));
+            assert_eq!(sys::attempt(number, &[0; 4]), Err(Errno::NOSYS));
         }
     });
 }
@@ -65,10 +67,14 @@ fn no_program_is_started_and_no_process() {
         let refused = |error: std::io::Error| error.raw_os_error() == Some(libc::EPERM);
         assert!(refused(Command::new("/bin/true").exec()));
         assert!(Command::new("/bin/true").spawn().is_err_and(refused));
-        assert_eq!(sys::attempt(libc::SYS_clone, [libc::SIGCHLD as usize, 0, 0, 0]), Err(Errno::PERM));
-        assert_eq!(sys::attempt(libc::SYS_tgkill, [other as usize, other as usize, 0, 0]), Err(Errno::PERM));
+        assert_eq!(sys::attempt(libc::SYS_clone, &[libc::SIGCHLD as usize, 0, 0, 0]), Err(Errno::PERM));
+        assert_eq!(sys::attempt(libc::SYS_tgkill, &[other as usize, other as usize, 0, 0]), Err(Errno::PERM));
         let [own, this] = [getpid(), thread::gettid()].map(|id| id.as_raw_nonzero().get() as usize);
-        assert_eq!(sys::attempt(libc::SYS_tgkill, [own, this, 0, 0]), Ok(0), "by which abort ends a process");
+        assert_eq!(
+            sys::attempt(libc::SYS_tgkill, &[own, this, 0, 0]),
+            Ok(0),
+            "by which abort ends a process"
+        );
     });
 }
 
@@ -101,14 +107,17 @@ fn arguments_that_the_service_never_passes_are_refused() {
         assert_eq!(socket(AddressFamily::PACKET, SocketType::RAW, None).err(), Some(Errno::PERM));
         assert!(UdpSocket::bind("127.0.0.1:0").is_err());
         let (exec, private) = (libc::PROT_EXEC as usize, (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize);
-        assert_eq!(sys::attempt(libc::SYS_mmap, [0, 4096, exec, private]), Err(Errno::PERM));
-        assert_eq!(sys::attempt(libc::SYS_mprotect, [0, 0, exec, 0]), Err(Errno::PERM));
-        assert_eq!(sys::attempt(libc::SYS_unshare, [libc::CLONE_NEWNET as usize, 0, 0, 0]), Err(Errno::PERM));
+        assert_eq!(sys::attempt(libc::SYS_mmap, &[0, 4096, exec, private]), Err(Errno::PERM));
+        assert_eq!(sys::attempt(libc::SYS_mprotect, &[0, 0, exec, 0]), Err(Errno::PERM));
         assert_eq!(
-            sys::attempt(libc::SYS_prctl, [libc::PR_SET_DUMPABLE as usize, 1, 0, 0]),
+            sys::attempt(libc::SYS_unshare, &[libc::CLONE_NEWNET as usize, 0, 0, 0]),
             Err(Errno::PERM)
         );
-        assert_eq!(sys::attempt(libc::SYS_ioctl, [0, libc::TIOCSTI as usize, 0, 0]), Err(Errno::PERM));
+        assert_eq!(
+            sys::attempt(libc::SYS_prctl, &[libc::PR_SET_DUMPABLE as usize, 1, 0, 0]),
+            Err(Errno::PERM)
+        );
+        assert_eq!(sys::attempt(libc::SYS_ioctl, &[0, libc::TIOCSTI as usize, 0, 0]), Err(Errno::PERM));
     });
 }
 
@@ -118,7 +127,7 @@ fn what_a_service_does_goes_on() {
         assert!(
             std::thread::Builder::new()
                 .name("named".to_owned())
-                .spawn(|| sys::attempt(libc::SYS_unshare, [libc::CLONE_FILES as usize, 0, 0, 0]))
+                .spawn(|| sys::attempt(libc::SYS_unshare, &[libc::CLONE_FILES as usize, 0, 0, 0]))
                 .unwrap()
                 .join()
                 .unwrap()

@@ -13,6 +13,8 @@ pub struct Application {
     pub holder: u8,
     /// The user that it runs as (`SO_PEERCRED`).
     pub uid: u32,
+    /// Its user administers the service: a part of every limit is kept for it.
+    pub is_administrator: bool,
     /// That user's primary group (`SO_PEERCRED`).
     pub gid: u32,
     /// Path of its control group; read only while a policy rule names control groups.

@@ -36,6 +36,8 @@ pub struct Credentials {
     pub gid: u32,
     /// Network namespace in which the control line was made (`SO_NETNS_COOKIE`).
     pub namespace: u64,
+    /// It is root, or the service's own user, in the service's own namespaces: it may change and end the service.
+    pub is_administrator: bool,
 }
 
 /// The place of a process in its family.
@@ -145,6 +147,7 @@ impl Registry {
             holder,
             uid: who.uid,
             gid: who.gid,
+            is_administrator: who.is_administrator,
             cgroup: if self.policy.asks_for_cgroups() { procfs::cgroup(who.pid) } else { None },
             pid: who.pid,
             namespace: who.namespace,
@@ -239,7 +242,7 @@ impl Registry {
     /// Makes a new region of that family known to the table of wakers, the cores and the slow path. `core` reads its waker of [`TRUST_CONTEXT`].
     pub fn introduce_region(&mut self, region: &AppRegion, family: u32, core: usize) {
         let index = region.memory.index;
-        self.wakers.set_region(index, Some(family));
+        self.wakers.set_region(index, Some((family, region.memory.area.clone())));
         self.wakers.set_context(family, TRUST_CONTEXT, Some(self.cores[core].waker()));
         for (core, waker) in region.wakers[1..].iter().enumerate() {
             self.command(core, Command::Watch(waker.clone(), Some(index)));

@@ -17,6 +17,7 @@ use crate::registry::channels::report::ChannelsReport;
 use crate::registry::choice::Governed;
 use crate::registry::memory::connection::{Connection, Stage};
 use crate::registry::memory::region::Use;
+use crate::registry::registration::Credentials;
 use crate::registry::report::explain::Detail;
 use crate::registry::report::job::Job;
 use crate::registry::report::socket_list::SocketList;
@@ -94,10 +95,9 @@ pub enum Viewer {
 }
 
 impl Viewer {
-    /// The viewer for the user of a control line.
-    pub fn of(uid: u32) -> Self {
-        let own = rustix::process::geteuid().as_raw();
-        if uid == own || uid == 0 { Self::All } else { Self::User(uid) }
+    /// The viewer at a control line.
+    pub fn of(who: Credentials) -> Self {
+        if who.is_administrator { Self::All } else { Self::User(who.uid) }
     }
 
     /// True when processes of user `uid` may be seen.
@@ -198,7 +198,10 @@ impl Registry {
                     CoresWish::Auto => scaling.set_cores(now, slow, None),
                 }
                 let counted = self.cores.iter().map(Core::ask_count).collect();
-                Job::new(CoresReport::new(counted, self.scaling.report(now, &self.tcp.slow, self.cores.len())))
+                Job::new(CoresReport::new(
+                    counted,
+                    self.scaling.report(now, &self.tcp.slow, self.cores.len()),
+                ))
             }
             Report::Congestion(ask) => return self.congestion(*ask, viewer),
             Report::Shutdown | Report::Reload => {

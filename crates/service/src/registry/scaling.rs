@@ -33,10 +33,12 @@ pub struct Scaling {
     elastic: Elastic,
     /// The thread that gives the port its table; `None`: see [`Way`].
     steerer: Option<Steerer>,
-    /// How frames come to the cores of their flows, in words.
+    /// How frames come to the cores of their flows, in words, while the port takes its tables.
     means: String,
     /// Tables that the port has refused.
     refused: u64,
+    /// Why it has refused the last one; `None`: it has that table.
+    refusal: Option<String>,
 }
 
 impl Scaling {
@@ -54,7 +56,7 @@ impl Scaling {
         let machine = Box::new(machine);
         let elastic = Elastic::new(cores.most, cores.serving_first(), cores.is_auto, loads, machine);
         let steerer = way.steering.map(|steering| Steerer::start(steering, told)).transpose()?;
-        Ok(Self { elastic, steerer, means: way.means, refused: 0 })
+        Ok(Self { elastic, steerer, means: way.means, refused: 0, refusal: None })
     }
 }
 
@@ -113,6 +115,7 @@ impl Scaling {
     pub fn hear_steered(&mut self, now: Instant, slow: &mut SlowPath) {
         let Some(result) = self.steerer.as_ref().and_then(Steerer::result) else { return };
         let is_alone = result.is_err() && self.elastic.is_auto();
+        self.refusal = result.as_ref().err().map(ToString::to_string);
         if let Err(error) = result {
             self.refused += 1;
             let instead = if is_alone {
@@ -129,6 +132,16 @@ impl Scaling {
             // As with a port that cannot be steered from the start.
             self.elastic.lose_steering(now, slow);
             self.log();
+        }
+    }
+
+    /// How frames come to the cores of their flows, in words.
+    fn means(&self) -> String {
+        match &self.refusal {
+            None => self.means.clone(),
+            Some(error) => {
+                format!("an older table, and cores hand packets on: the port refuses the new one ({error})")
+            }
         }
     }
 
@@ -180,6 +193,10 @@ mod tests {
             poll(&mut [PollFd::new(&told, PollFlags::IN)], None).unwrap();
             scaling.hear_steered(Instant::ZERO, &mut slow);
             assert_eq!((scaling.refused, scaling.elastic.is_auto()), (1, false));
+            assert_eq!(
+                scaling.means(),
+                "an older table, and cores hand packets on: the port refuses the new one (no)"
+            );
             let why = scaling.elastic.past().next().map(|past| past.change.why);
             assert_eq!(why, is_auto.then_some(Why::Unsteered));
             assert_eq!(scaling.elastic.serving(), if is_auto { 1 } else { serving });

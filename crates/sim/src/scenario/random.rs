@@ -61,6 +61,12 @@ pub fn random(seed: u64, kind: Kind) -> Setting {
     for machine in &mut setting.machines {
         machine.shared.accurate_ecn = rng.below(2) == 0;
     }
+    // In a third of all runs flows find few loss records, or none.
+    let mut rng = Seed::new(seed ^ 0x6c6f_7373);
+    if rng.below(3) == 0 {
+        let few = |machine: &mut MachineSetting| machine.shared.loss_records = rng.below(3) as u16;
+        setting.machines.iter_mut().for_each(few);
+    }
     setting
 }
 

@@ -215,13 +215,11 @@ impl World {
         if !flags.intersects(RST.with(SYN)) {
             return Some(Exception::LateData { flow });
         }
-        let verdict = self.flows.try_lock(flow).expect("nothing holds it").parts().rx.judge_reset(seq);
-        match verdict {
-            _ if !flags.contains(RST) => Some(Exception::Challenge { flow }),
-            ResetVerdict::Exact => Some(Exception::PeerReset { flow }),
-            ResetVerdict::Possible => Some(Exception::Challenge { flow }),
-            ResetVerdict::Stray => None,
-        }
+        self.edit(flow, |parts| match parts.rx.judge_reset(seq) {
+            ResetVerdict::Exact if flags.contains(RST) => Some(Exception::PeerReset { flow }),
+            ResetVerdict::Stray if flags.contains(RST) => None,
+            _ => parts.cold.challenged.take(self.now).then_some(Exception::Challenge { flow }),
+        })
     }
 
     /// A segment from the peer's port `from` to our port `to`, without options.

@@ -2,13 +2,15 @@
 
 use crate::epoll::Set;
 use crate::socket::{Moving, Sock};
+use queue::nap;
 use queue::stream::watch;
 use rustix::fd::RawFd;
 use session::lock;
 use session::sleeper::Context;
 use session::sys::small_vec::Few;
-use shm::TRUST_CONTEXT;
+use shm::{Half, TRUST_CONTEXT};
 use std::mem;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, Weak};
 
 /// The watchers of one socket.
@@ -156,10 +158,11 @@ impl Sock {
     }
 
     /// Adds a thread that is about to sleep: the other side now tells this thread, which passes news on to the other watchers.
-    pub fn enter(&self, context: &Arc<Context>) {
+    /// Returns the word on which the thread naps if its context is bare.
+    pub fn enter(&self, context: &Arc<Context>) -> u32 {
         let mut moving = lock(&self.moving);
         moving.watchers.add_thread(context.clone());
-        self.announce(&moving.watchers);
+        self.announce(&moving.watchers)
     }
 
     /// Removes a thread that no longer sleeps.
@@ -199,20 +202,38 @@ impl Sock {
         lock(&self.moving).watchers.sets().collect()
     }
 
-    /// Writes into this side's half which context the other side tells: that of the thread that came last, else that of the first set.
-    fn announce(&self, watchers: &Watchers) {
-        let Some(link) = self.link().filter(|_| !self.is_closed()) else { return };
-        let thread = watchers.threads().next_back().map(|c| c.number);
-        let context = thread.or_else(|| watchers.sets().find_map(|(set, _)| set.context_number()));
-        if !link.has_moved() {
-            let own = link.halves().0;
-            watch(own, context);
-            if link.has_moved() {
-                // The service has taken the connection meanwhile, and is told now. Its watcher may have been overwritten here.
-                watch(own, Some(TRUST_CONTEXT));
-            }
+    /// Writes into this side's half what the other side tells: the thread that came last, else the first set. Returns what stands there.
+    fn announce(&self, watchers: &Watchers) -> u32 {
+        let Some(link) = self.link().filter(|_| !self.is_closed()) else { return 0 };
+        if link.has_moved() {
+            return 0;
         }
+        let own = link.halves().0;
+        let thread = watchers.threads().next_back();
+        let written = match thread.map(|context| (context.is_bare(), context.number)) {
+            Some((true, _)) => nap::begin(own, session::nap::name(link.slot())),
+            Some((false, number)) => announce_context(own, Some(number)),
+            None => {
+                let set = watchers.sets().find_map(|(set, _)| set.context_number());
+                // Threads of other processes may nap on: they are told until they are woken.
+                let is_shared = set.is_none() && session::host::may_dispute();
+                match own.context.load(Ordering::Relaxed) {
+                    naps if is_shared && nap::is_nap(naps) => naps,
+                    _ => announce_context(own, set),
+                }
+            }
+        };
+        if link.has_moved() {
+            // The service has taken the connection meanwhile, and is told now. Its watcher may have been overwritten here.
+            return announce_context(own, Some(TRUST_CONTEXT));
+        }
+        written
     }
+}
+
+fn announce_context(own: &Half, context: Option<u32>) -> u32 {
+    watch(own, context);
+    context.map_or(0, |context| context + 1)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 use crate::ServiceError;
 use crate::config::AgentSettings;
 use crate::daemon::control_socket::identity;
+use crate::threads;
 use ccp::{Sender, Sent};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSliceMut};
@@ -114,7 +115,8 @@ impl AgentSocket {
             let _ = recvmsg(&*fd, &mut [IoSliceMut::new(&mut [])], &mut none, RecvFlags::DONTWAIT);
         };
         // Without a thread the datagram stays, and is looked at again.
-        self.dropper = std::thread::Builder::new().name("agents-drop".to_owned()).spawn(work).ok();
+        self.dropper =
+            threads::start("agents-drop", "the thread that drops an agent's descriptors", work).ok();
     }
 }
 

@@ -1,6 +1,7 @@
 //! An application that is played by hand: what it writes in its half, and what the ends make of it.
 
 use super::*;
+use flow::{News, Sleeper};
 use queue::stream::{Sender, consumed, raise, watch};
 use shm::{Kind, Params, Region, Side};
 
@@ -149,7 +150,7 @@ fn a_batch_of_news_rings_each_slot_once_and_wakes_the_sleeper_once() {
     assert_eq!((rung(&memory).len(), ends.wakes().count()), (0, 0), "the batch is not over");
     ends.announce();
     assert_eq!(rung(&memory), [SLOT, SLOT + 1]);
-    assert_eq!(ends.wakes().map(|news| (news.region, news.context)).collect::<Vec<_>>(), [(2, 1)]);
+    assert_eq!(ends.wakes().collect::<Vec<_>>(), [News { region: 2, sleeper: Sleeper::Context(1) }]);
     ends.announce();
     assert!(rung(&memory).is_empty());
 }

@@ -63,7 +63,12 @@ impl FlowsLeft {
     }
 
     /// Looks at about `most` slots more, until `see` is true for a flow. True: no flow is left to look at, or to look for.
-    fn look(&mut self, registry: &Registry, most: usize, mut see: impl FnMut(SlotKey, &Flow) -> bool) -> bool {
+    fn look(
+        &mut self,
+        registry: &Registry,
+        most: usize,
+        mut see: impl FnMut(SlotKey, &Flow) -> bool,
+    ) -> bool {
         let mut left = most;
         while left > 0 {
             let Some(&region) = self.regions.last() else { return true };

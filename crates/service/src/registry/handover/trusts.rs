@@ -195,8 +195,12 @@ impl Trusts {
     /// Begins a round, if it is time for one: `listeners` are all that there are. True while a round is under way.
     pub fn begin_round(&mut self, now: Instant, listeners: impl Iterator<Item = u32>) -> bool {
         if self.round.from.is_none() && self.round.at.is_some_and(|at| at <= now) {
-            self.round =
-                Round { from: Some(0), listeners: listeners.collect(), at: None, ..std::mem::take(&mut self.round) };
+            self.round = Round {
+                from: Some(0),
+                listeners: listeners.collect(),
+                at: None,
+                ..std::mem::take(&mut self.round)
+            };
         }
         self.round.from.is_some()
     }
@@ -255,7 +259,14 @@ mod tests {
             let left = Left { region: 1, slot, side: 1, home: 1, sock: slot };
             let end = SocketAddr::from(([127, 0, 0, 1], 1));
             let cookie = u64::from(slot);
-            all.add(Trust { cookie, left, ends: [end; 2], owners: [1; 2], family: 1 + slot % 2, relay: None });
+            all.add(Trust {
+                cookie,
+                left,
+                ends: [end; 2],
+                owners: [1; 2],
+                family: 1 + slot % 2,
+                relay: None,
+            });
         }
         all
     }

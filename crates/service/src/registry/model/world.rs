@@ -10,6 +10,7 @@ use crate::daemon::clock::Clock;
 use crate::daemon::net_port;
 use crate::registry::local::shown::look;
 use crate::registry::output::{Output, Pushed};
+use crate::registry::policy::permission::is_privileged;
 use crate::registry::process::fd_liveness::{Watched, watch};
 use crate::registry::registration::Credentials;
 use crate::registry::report::profile_switch::Counting;
@@ -103,7 +104,13 @@ impl World {
         let id = self.next_line;
         self.next_line += 1;
         self.pushes.insert(id, Vec::new());
-        let who = Credentials { pid: pid as i32, uid: user, gid: user, namespace: sys::own_namespace() };
+        let who = Credentials {
+            pid: pid as i32,
+            uid: user,
+            gid: user,
+            namespace: sys::own_namespace(),
+            is_administrator: is_privileged(user),
+        };
         let answer = self.registry.hello(id, who, request);
         self.settle();
         reply_of(answer).0

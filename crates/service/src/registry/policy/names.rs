@@ -1,9 +1,10 @@
 //! Where the policy file is and how it is read; names of users, groups and network namespaces of this machine.
 
 use super::{Mistake, Names, Rule, parse};
-use crate::sys;
+use crate::{sys, threads};
 use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
@@ -57,7 +58,12 @@ impl Source {
 /// system may make it wait, so that after the start only helper threads call it.
 fn text_of(path: &Path) -> Result<String, String> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| format!("cannot be read: {e}"))?;
+    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| match e {
+        Errno::ACCESS => {
+            "the service's user may not read it, or its folder was made after the service's start".to_owned()
+        }
+        e => format!("cannot be read: {e}"),
+    })?;
     let file = std::fs::File::from(fd);
     let meta = file.metadata().map_err(|e| format!("cannot be read: {e}"))?;
     let own = rustix::process::geteuid().as_raw();
@@ -74,7 +80,8 @@ fn text_of(path: &Path) -> Result<String, String> {
     Ok(text)
 }
 
-/// The names in `/etc/passwd` and `/etc/group`. Users and groups from other sources must be given by number in the policy file.
+/// The names in `/etc/passwd` and `/etc/group`. Users and groups from other sources must be given by number in the policy file. A file that was
+/// replaced since the service's start is closed to it (`privilege::landlock`): its names are those of the start then.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SystemNames {
     users: HashMap<String, u32>,
@@ -86,21 +93,34 @@ pub struct SystemNames {
 /// Inode and number of the network namespaces that were looked up at start, by path.
 static ENTERED: Mutex<BTreeMap<String, (u64, u64)>> = Mutex::new(BTreeMap::new());
 
+/// The names that could be read last, of both files.
+static KNOWN: Mutex<BTreeMap<&str, HashMap<String, u32>>> = Mutex::new(BTreeMap::new());
+
+/// The numbers of a file, as they are now or, where it cannot be read any more, as they were.
+fn known(path: &'static str) -> HashMap<String, u32> {
+    let now = numbers(path);
+    let Ok(mut known) = KNOWN.lock() else { return now.unwrap_or_default() };
+    if let Some(now) = now {
+        known.insert(path, now);
+    }
+    known.get(path).cloned().unwrap_or_default()
+}
+
 /// First and third column of a file with columns separated by colons: names and numbers.
-fn numbers(path: &str) -> HashMap<String, u32> {
-    let text = std::fs::read_to_string(path).unwrap_or_default();
+fn numbers(path: &str) -> Option<HashMap<String, u32>> {
+    let text = std::fs::read_to_string(path).ok()?;
     let entry = |line: &str| {
         let mut columns = line.split(':');
         Some((columns.next()?.to_owned(), columns.nth(1)?.parse().ok()?))
     };
-    text.lines().filter_map(entry).collect()
+    Some(text.lines().filter_map(entry).collect())
 }
 
 impl SystemNames {
     /// Reads the files of users and of groups.
     #[must_use]
     pub fn read(is_start: bool) -> Self {
-        Self { users: numbers("/etc/passwd"), groups: numbers("/etc/group"), is_start }
+        Self { users: known("/etc/passwd"), groups: known("/etc/group"), is_start }
     }
 }
 
@@ -129,7 +149,11 @@ impl Names for SystemNames {
             let kind = Some(LinkNameSpaceType::Network);
             move_into_link_name_space(file.as_fd(), kind).ok().map(|()| sys::own_namespace())
         };
-        let number = std::thread::spawn(look).join().ok()?.filter(|number| *number != 0)?;
+        let number = threads::start("towpath-netns", "a look into a namespace", look)
+            .ok()?
+            .join()
+            .ok()?
+            .filter(|number| *number != 0)?;
         entered.insert(path.to_owned(), (inode, number));
         Some(number)
     }

@@ -20,14 +20,14 @@ fn refused(is_own: bool, errno: Errno, reason: KernelReason) -> Option<Answer> {
     Some(if is_own { Answer::refused(errno, &reason.to_string()) } else { Answer::kernel(reason) })
 }
 
-/// True for root and the service's own user: a part of every limit is kept for them.
+/// True for the numbers of root and of the service's own user. They may administer the service where they are not in a container.
 pub fn is_privileged(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 
-/// Most of `all` that one user may have where the policy sets no limit: an ordinary user leaves a quarter to others.
-fn fair(uid: u32, all: u32) -> u32 {
-    if is_privileged(uid) { all } else { all - all / 4 }
+/// Most of `all` that one user may have where the policy sets no limit: who does not administer the service leaves a quarter to others.
+fn fair(is_administrator: bool, all: u32) -> u32 {
+    if is_administrator { all } else { all - all / 4 }
 }
 
 impl Registry {
@@ -46,7 +46,11 @@ impl Registry {
     /// True when one more process of this user may register, or ask for a report.
     pub fn admits(&self, who: Credentials) -> bool {
         let subject = self.subject_of(who);
-        let most = self.policy.limits(&subject).applications.min(fair(who.uid, self.config.max_applications));
+        let most = self
+            .policy
+            .limits(&subject)
+            .applications
+            .min(fair(who.is_administrator, self.config.max_applications));
         self.policy.admits(&subject)
             && self.applications.values().filter(|a| a.uid == who.uid).count() < most as usize
     }
@@ -55,7 +59,7 @@ impl Registry {
     pub fn may_have_flow(&self, application: u32) -> bool {
         let Some(a) = self.applications.get(&application) else { return true };
         let of_user = self.applications.values().filter(|other| other.uid == a.uid);
-        of_user.map(|other| other.flows).sum::<u32>() < fair(a.uid, self.config.link.flows)
+        of_user.map(|other| other.flows).sum::<u32>() < fair(a.is_administrator, self.config.link.flows)
     }
 
     /// The refusal of a `Listen`, if the policy forbids that socket to listen.

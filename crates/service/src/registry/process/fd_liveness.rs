@@ -89,6 +89,7 @@ impl Alive {
     }
 
     /// Number of sets that user has, each with a descriptor.
+    #[cfg(test)]
     pub fn sets_of(&self, uid: u32) -> usize {
         self.users.get(&uid).map_or(0, |sets| sets.all.len())
     }
@@ -191,7 +192,8 @@ impl Alive {
     /// Returns those of `cookies` that no process has an open descriptor of any more. Empty where the kernel shows no `fdinfo`. Looks into
     /// as many sets as there are cookies at most.
     pub fn forsaken(&mut self, cookies: &[u64]) -> HashSet<u64> {
-        let sets: HashSet<u32> = cookies.iter().filter_map(|cookie| self.places.get(cookie).copied()).collect();
+        let sets: HashSet<u32> =
+            cookies.iter().filter_map(|cookie| self.places.get(cookie).copied()).collect();
         sets.iter().for_each(|id| self.look_at(*id));
         let gone = cookies.iter().copied().filter(|cookie| !self.places.contains_key(cookie)).collect();
         sets.into_iter().for_each(|id| self.close_if_empty(id));

@@ -1,10 +1,10 @@
 //! One end of a relay: a slot, and the side of its region on which the service acts. In an application region that is the service's own
 //! side; as a deputy the service acts on the side of a process that has passed its connection on.
 
-use crate::cores::wakers::Wakers;
-use crate::cores::wakers::write_eventfd;
+use crate::cores::wakers::{Wakers, rouse, write_eventfd};
 use crate::registry::memory::Memory;
 use crate::registry::memory::residency::Pages;
+use flow::{News, Sleeper};
 use queue::pages::Pool;
 use queue::stream::{Sender, closing, raise, watch, watcher};
 use queue::{Doorbell, Ring, Violation, Wake, urgent};
@@ -112,12 +112,16 @@ impl Place {
     /// Rings the other side's doorbell for `slot`, and wakes the process or core behind it if it sleeps.
     fn tell(&self, wakers: &Wakers, slot: u32) {
         let Some(context) = self.halves(slot).and_then(|(_, other)| watcher(other)) else { return };
-        let Some(bell) = Doorbell::of(self.region(), self.side.other(), context) else { return };
+        let Some(bell) = Doorbell::of(self.region(), self.side.other(), context) else {
+            return rouse(self.region(), self.side.other(), slot);
+        };
         if bell.ring(slot) == Wake::NotNeeded {
             return;
         }
         match &self.other {
-            Other::Application(memory) => wakers.wake(memory.index, context),
+            Other::Application(memory) => {
+                wakers.wake(News { region: memory.index, sleeper: Sleeper::Context(context) });
+            }
             Other::Party(_, _, family) => wakers.wake_in(*family, context),
             Other::Service(_, own) => {
                 // Contexts here are cores: the slow path's waker is written for accept queues only.

@@ -2,8 +2,8 @@
 
 use crate::registry::application::Application;
 use crate::registry::memory::connection::Stage;
-use crate::registry::report::bottleneck::{self, Limit, Numbers};
 use crate::registry::report::Socket;
+use crate::registry::report::bottleneck::{self, Limit, Numbers};
 use crate::registry::scaling::report::Totals;
 use control::{KernelReason, TcpInfo};
 use queue::Ring;
@@ -121,11 +121,7 @@ pub fn of_shared(stage: Stage, own: &Half, peer: &Half, queued: u64, unread: u64
 }
 
 /// The detail of a connection over the port. `halves` are the service's and the application's.
-pub fn of_flow(
-    state: slowpath::State,
-    halves: Option<(&Half, &Half)>,
-    info: Option<TcpInfo>,
-) -> Detail {
+pub fn of_flow(state: slowpath::State, halves: Option<(&Half, &Half)>, info: Option<TcpInfo>) -> Detail {
     use slowpath::State::{CloseWait, Established, SynReceived, SynSent};
     let (Some((service, app)), Some(info)) = (halves, info) else {
         let opening = matches!(state, SynSent | SynReceived);

@@ -37,6 +37,9 @@ pub struct Traffic {
     pub pure_acks_out: u64,
     /// Bytes that the fast path has retransmitted.
     pub retransmitted_bytes: u64,
+    /// Ranges of lost and repaired bytes that were recorded together for lack of room: they are retransmitted needlessly or late, never
+    /// for ever. A peer with very many gaps causes it, or losses of more connections at a time than there are loss records.
+    pub loss_ranges_joined: u64,
     /// Segments that the fast path has received out of order.
     pub out_of_order: u64,
     /// Runs of programs of congestion control that overflow, underflow or a division by zero has stopped.
@@ -72,6 +75,7 @@ impl Traffic {
         self.segments_out += core.segments_out;
         self.pure_acks_out += core.pure_acks_out;
         self.retransmitted_bytes += core.retransmitted_bytes;
+        self.loss_ranges_joined += core.runs_joined;
         self.out_of_order += core.out_of_order;
         self.program_faults += core.program_faults;
         port.drops.iter().for_each(|(cause, n)| self.drop(cause.name(), n));

@@ -169,7 +169,13 @@ impl Making for ProfileReport {
             if !modules.is_empty() {
                 let (pid, process) = (a.process.pid, a.process.process.clone());
                 let threads = said.threads;
-                self.all.applications.push(Process { pid, process, said_by: "application", threads, modules });
+                self.all.applications.push(Process {
+                    pid,
+                    process,
+                    said_by: "application",
+                    threads,
+                    modules,
+                });
             }
         }
         self.regions.is_empty()

@@ -213,7 +213,8 @@ impl Making for SocketList {
             if self.table == Table::Flows {
                 let mut lines = Vec::new();
                 let mut flows = std::mem::take(&mut self.flows);
-                let is_over = registry.tcp.slow.list(&mut flows, left, |s| lines.extend(of_flow(registry, s)));
+                let is_over =
+                    registry.tcp.slow.list(&mut flows, left, |s| lines.extend(of_flow(registry, s)));
                 self.flows = flows;
                 lines.into_iter().for_each(|line| self.add(Some(line)));
                 left = 0;
@@ -278,8 +279,7 @@ fn of_flow(registry: &Registry, s: &slowpath::Socket) -> Option<Socket> {
     let halves = slot.as_ref().map(|(_, service, app, _)| (*service, *app));
     let mut detail = explain::of_flow(s.state, halves, info.clone());
     detail.channel = s.owner.and_then(|owner| registry.why_plain(owner.region, owner.slot));
-    detail.class =
-        s.flow.and_then(|flow| registry.tcp.slow.asked_class(flow)).map(|class| class.to_string());
+    detail.class = s.flow.and_then(|flow| registry.tcp.slow.asked_class(flow)).map(|class| class.to_string());
     line.detail = Some(Box::new(detail));
     if let Some((_, service, app, key)) = slot {
         line.congestion = registry.governed(key, info.as_ref());
@@ -306,7 +306,9 @@ fn of_flow(registry: &Registry, s: &slowpath::Socket) -> Option<Socket> {
 /// The channel flow in a slot; `None`: there is none.
 pub fn channel_flow(used: Option<&Use>) -> Option<(&Flow, bool)> {
     match used? {
-        Use::Flow(flow @ Flow { carrier: Carrier::Channel { pending, .. }, .. }) => Some((flow, pending.is_some())),
+        Use::Flow(flow @ Flow { carrier: Carrier::Channel { pending, .. }, .. }) => {
+            Some((flow, pending.is_some()))
+        }
         _ => None,
     }
 }

@@ -92,8 +92,9 @@ impl Making for StatisticsReport {
     }
 
     fn write(self: Box<Self>) -> Result<Vec<u8>, Refused> {
-        let Self { viewer, statistics, slow_path: mut traffic, counted, channels, cores, agents, alive, .. } =
-            *self;
+        let Self {
+            viewer, statistics, slow_path: mut traffic, counted, channels, cores, agents, alive, ..
+        } = *self;
         answers(&counted).iter().flatten().for_each(|core| traffic.add(core));
         let channels = channels.map(Counts::totals);
         let summary = statistics.summary(alive.iter(), traffic, viewer);

@@ -108,7 +108,7 @@ impl Scaling {
             processors: elastic.allowed(),
             idle_milli: elastic.idle(),
             is_auto: elastic.is_auto(),
-            steering: self.means.clone(),
+            steering: self.means(),
             moves: counts.moves,
             groups_moved: counts.groups,
             moves_given_up: counts.given_up,

@@ -3,6 +3,7 @@
 //! heard of the one before.
 
 use crate::cores::wakers::write_eventfd;
+use crate::threads;
 use port::{Steering, Table};
 use rustix::fd::{AsFd, OwnedFd};
 use std::io;
@@ -23,7 +24,7 @@ impl Steerer {
     /// When the thread cannot be had.
     pub fn start(mut steering: Box<dyn Steering>, told: Arc<OwnedFd>) -> io::Result<Self> {
         let ((orders, ordered), (tell, results)) = (channel::<Table>(), channel());
-        std::thread::Builder::new().name("towpath-steer".into()).spawn(move || {
+        threads::start("towpath-steer", "the thread that steers the port", move || {
             while let Ok(table) = ordered.recv() {
                 if tell.send(steering.apply(&table)).is_err() {
                     return;

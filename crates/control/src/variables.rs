@@ -1,0 +1,24 @@
+//! The variables of the environment that the library obeys. All of them are read here, because a program with more rights than its caller must
+//! obey none: the kernel says so (`AT_SECURE`, getauxval(3)) of a program that is set-user-ID or set-group-ID, or has capabilities of its file.
+//! The caller has written the environment, and could name a service of its own, to which the program would show its sockets and its bytes.
+
+use std::ffi::OsString;
+
+/// True when the program has rights that its caller has not.
+#[must_use]
+pub fn is_secure() -> bool {
+    // SAFETY: the call reads a table that the kernel has written when the program began, and takes a number.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// The value of a variable; `None`: it is not set, or the program must not obey its caller.
+#[must_use]
+pub fn variable(name: &str) -> Option<OsString> {
+    if is_secure() { None } else { std::env::var_os(name) }
+}
+
+/// As [`variable`], of one that is text. One that is not counts as unset.
+#[must_use]
+pub fn text(name: &str) -> Option<String> {
+    variable(name)?.into_string().ok()
+}

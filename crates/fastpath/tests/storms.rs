@@ -1,0 +1,94 @@
+//! A full scoreboard: what was sent again is noted whatever room there is, so that nothing is sent again and again, and the timeout comes.
+
+use crate::harness::{MAC_A, config};
+use crate::peer::Got;
+use crate::scene::{IRS, MSS, Scene, scene_in};
+use base::{Duration, SeqNumber};
+use flow::Kind;
+use port::Capabilities;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Segments that are lost, and that are reported behind them.
+const LOST: u32 = 700;
+/// Between two reports.
+const STEP: Duration = Duration::from_us(300);
+
+/// A flow with twice `LOST` segments in flight, numbered from 0 on.
+fn in_flight(loss_records: u16) -> Scene {
+    let config = flow::Config { loss_records, ..config() };
+    let mut s = scene_in(16, |what| what.snd_wnd = 8 << 20, Capabilities::plain(1500, MAC_A), config);
+    s.peer.window = u16::MAX;
+    let bytes = vec![7; (2 * LOST * MSS) as usize];
+    assert_eq!(s.host.send(&mut s.sock, &bytes, 4 << 20), bytes.len());
+    // The flow has been idle: it begins with the initial window.
+    s.poll();
+    {
+        let mut guard = s.host.keeper.lock(s.id);
+        let f = guard.parts();
+        // A window that a program has left is as large as what was in flight then.
+        f.cold.window.give_to_program();
+        f.cold.window.set_programmed(8 << 20);
+        f.cold.window.take_from_program(s.now, 4 << 20, false);
+        f.tx.cwnd = f.cold.window.cwnd();
+    }
+    s.peer.ack(0, 0);
+    for _ in 0..4 * LOST {
+        s.after(Duration::from_us(1));
+    }
+    assert_eq!(s.host.keeper.lock(s.id).parts().tx.in_flight() as usize, bytes.len());
+    s
+}
+
+fn count(times: &mut BTreeMap<u32, u32>, got: &[Got]) {
+    got.iter().for_each(|got| *times.entry(got.seq).or_default() += 1);
+}
+
+#[test]
+fn a_hole_with_more_repairs_than_runs_is_repaired_once_and_the_timeout_comes() {
+    for loss_records in [64, 0] {
+        let mut s = in_flight(loss_records);
+        let mut times = BTreeMap::new();
+        for n in 1..=LOST {
+            s.now = s.now.plus(STEP);
+            s.reports(0, &[(LOST, LOST + n)]);
+            let got = s.poll();
+            let each: BTreeSet<_> = got.iter().map(|got| got.seq).collect();
+            assert_eq!(each.len(), got.len(), "{loss_records}: a segment twice after one report");
+            count(&mut times, &got);
+        }
+        // Without a record the times of repairs are not kept apart, so that one may be repeated after a later report.
+        assert!(loss_records == 0 || times.len() > 100 && times.values().all(|n| *n == 1), "{times:?}");
+        let before = times.clone();
+        // Silence: the probes, and then a segment for each timeout.
+        for _ in 0..20_000 {
+            let timeouts = s.host.timeouts;
+            let got = s.after(STEP);
+            if s.host.timeouts > 1 && timeouts == s.host.timeouts {
+                assert!(got.len() <= 1, "{loss_records}: {} segments", got.len());
+            }
+            count(&mut times, &got);
+        }
+        assert!(s.host.timeouts >= 3, "{loss_records}: {} timeouts", s.host.timeouts);
+        let most = times.iter().map(|(seq, n)| n - before.get(seq).unwrap_or(&0)).max();
+        assert!(most <= Some(s.host.timeouts + 5), "{loss_records}: {most:?} times");
+    }
+}
+
+/// RFC 2018 section 3: a block reports data that was received. One whose edges lie half of the number space apart compares as one within any
+/// window, edge by edge.
+#[test]
+fn a_report_that_goes_round_half_of_the_number_space_is_no_report() {
+    let mut s = in_flight(64);
+    let una = SeqNumber(IRS);
+    let (left, right) = (una.plus(0x7A00_0000), una.minus(0x3000_0000));
+    assert!(una.is_before(left) && left.is_before(right) && right.is_before(una.plus(2 * LOST * MSS)));
+    s.peer.sack = vec![(left.since(una), right.since(una))];
+    s.peer.ack(0, 0);
+    s.poll();
+    assert_eq!(s.cold().recovery.held, 0);
+    s.reports(0, &[(3, 5)]);
+    s.poll();
+    let runs = s.cold().recovery.runs;
+    let held: Vec<_> = runs.iter().filter(|run| run.kind == Kind::Held && run.left != run.right).collect();
+    assert_eq!((held.len(), s.cold().recovery.held), (usize::from(s.cold().loss_record == 0), 2 * MSS));
+}
