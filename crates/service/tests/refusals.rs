@@ -81,8 +81,11 @@ fn leave(region: u32) -> Request {
     Request::Leave(Left { region, slot: 1, side: 0, home: region, sock: 1 })
 }
 
+/// What a program says, what it is, and what it shows.
+type Try = (&'static str, Request, fn() -> Vec<OwnedFd>);
+
 /// Requests with what is shown by them. All are refused, or end the line.
-fn table() -> Vec<(&'static str, Request, fn() -> Vec<OwnedFd>)> {
+fn table() -> Vec<Try> {
     let listen = || Request::Listen { backlog: 8, nonblocking: false };
     let present = || Request::Present { sock: 1 };
     let at = SocketAddr::from(([127, 0, 0, 1], 1));
