@@ -1,7 +1,7 @@
 //! A process that holds a listening socket and writes what it likes into the socket's accept queue: other holders get no wrong address and
 //! no connection of another process, and the service goes on.
 
-use crate::common::{App, Conn, Daemon, can_be_other_users, listener};
+use crate::common::{App, Conn, Daemon, PATIENCE, can_be_other_users, listener};
 use base::Seed;
 use control::{Parent, Reply, Report, Request, Unlisten};
 use queue::accept::Sleeper;
@@ -12,6 +12,7 @@ use shm::{GRANTS, QueueWords, SLEEPERS};
 use std::collections::HashSet;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Writes random words over the whole of an accept queue, mostly where something is going on. `me`: the id of the process that writes.
 pub fn scribble_queue(words: &QueueWords, rng: &mut Seed, me: u32) {

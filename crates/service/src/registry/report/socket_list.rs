@@ -89,6 +89,12 @@ impl SocketList {
         list
     }
 
+    /// Lines found so far.
+    #[cfg(test)]
+    pub fn found(&self) -> usize {
+        self.sockets.len()
+    }
+
     /// Turns to a table.
     fn open(&mut self, registry: &Registry, table: Table) {
         (self.table, self.slot) = (table, 0);
