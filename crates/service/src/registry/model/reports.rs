@@ -102,7 +102,9 @@ fn connections_that_stay_are_in_a_list_once_while_others_come_and_go() {
     for sharing in [Sharing::Always, Sharing::Never] {
         let mut two = two(sharing);
         let stay = 10..CONNECTIONS;
-        (0..10).for_each(|i| let _ = two.client.close(&mut two.world, LISTENER + 1 + i));
+        for i in 0..10 {
+            let _ = two.client.close(&mut two.world, LISTENER + 1 + i);
+        }
         let before = ends(&make(&mut two, false, usize::MAX / 4, |_, _| {}).0);
         (0..10).for_each(|i| two.connect(100 + i));
         let change = |two: &mut Two, piece: u32| {
