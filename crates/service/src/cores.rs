@@ -57,6 +57,17 @@ pub enum Command {
     Channels(Say),
 }
 
+/// What cores, or an engine, have answered; `None` for one that does not answer within a tenth of a second. Not for the control thread: it
+/// would wait.
+pub fn answers<T>(asked: &[Receiver<T>]) -> Vec<Option<T>> {
+    let until = std::time::Instant::now() + ANSWER_TIME;
+    let left = || until.saturating_duration_since(std::time::Instant::now());
+    asked.iter().map(|asked| asked.recv_timeout(left()).ok()).collect()
+}
+
+/// How long a report waits for what cores say.
+const ANSWER_TIME: std::time::Duration = std::time::Duration::from_millis(100);
+
 /// The control thread's handle of one core.
 #[derive(Debug)]
 pub struct Core {
@@ -174,11 +185,11 @@ impl Core {
         }
     }
 
-    /// The core's counters; `None` when it does not answer within a tenth of a second.
-    pub fn count(&self) -> Option<Counted> {
+    /// Asks for the core's counters, and does not wait for them.
+    pub fn ask_count(&self) -> Receiver<Counted> {
         let (ask, answer) = channel();
         self.say(Command::Count(ask));
-        answer.recv_timeout(std::time::Duration::from_millis(100)).ok()
+        answer
     }
 
     /// The eventfd that wakes the core.

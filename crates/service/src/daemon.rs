@@ -8,21 +8,24 @@ pub(crate) mod control_lines;
 pub(crate) mod control_socket;
 pub(crate) mod helpers;
 pub(crate) mod net_port;
+pub(crate) mod places;
+pub(crate) mod turns;
 
 use crate::config::Config;
 use crate::config::channels::Settings;
 use crate::cores::wakers::{Wakers, new_eventfd, write_eventfd};
 use crate::cores::{Common, Core};
 use crate::daemon::clock::Clock;
-use crate::daemon::control_lines::{ACCEPTS, Peer};
+use crate::daemon::control_lines::{ACCEPTS, Attention, Peer};
 use crate::daemon::control_socket::Listening;
 use crate::daemon::helpers::{Asker, Helpers, Job, Message, SERVICE};
+use crate::daemon::places::Places;
+use crate::daemon::turns::Turns;
 use crate::registry::agents::Agents;
 use crate::registry::log_limit::log_for;
 use crate::registry::output::{Output, Pushed};
 use crate::registry::process::fd_liveness::Watched;
 use crate::registry::registration::Credentials;
-use crate::registry::report::Viewer;
 use crate::registry::report::profile_switch::{Counting, Part};
 use crate::registry::scaling::machine::Machine;
 use crate::registry::scaling::{Scaling, Way};
@@ -50,6 +53,8 @@ const GRACE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 
 /// Time between two looks whether virtual sockets are left, at the service's end.
 const SHUT_PAUSE: Duration = Duration::from_millis(5);
+/// Most events taken at once: more than there are control lines by default, so that no line waits for others to be looked at.
+const EVENTS: usize = 2048;
 /// Length of the table of descriptors, 8 bytes each: more than there are local ports by default.
 const DESCRIPTORS: u64 = 1 << 16;
 
@@ -78,6 +83,10 @@ pub struct Service {
     /// Control lines that are to be closed, with their users.
     pub(crate) closing: Vec<(Arc<Line>, u32)>,
     pub(crate) registry: Registry,
+    /// The lines that have work, and whose turn it is.
+    pub(crate) turns: Turns,
+    /// The reports that are being made.
+    pub(crate) places: Places,
     /// When a private service ends, if no application comes.
     leave: Option<Instant>,
     /// The listening socket is not watched until then, because descriptors ran out.
@@ -182,6 +191,8 @@ impl Service {
             helpers,
             closing: Vec::new(),
             registry,
+            turns: Turns::default(),
+            places: Places::default(),
             deaf_until: None,
             // The cores run already. They are heard before the first sleep; from then on they wake this thread.
             more: true,
@@ -219,8 +230,7 @@ impl Service {
     /// The kernel refuses to wait for events.
     pub fn run(mut self) -> Result<(), ServiceError> {
         let _guard = threads::EndsProcess("the control thread");
-        let mut events = Vec::with_capacity(256);
-        let mut readable = Vec::with_capacity(256);
+        let mut events = Vec::with_capacity(EVENTS);
         while !self.over {
             let pause = self.pause(Instant::now());
             self.registry.begin(Part::Asleep);
@@ -235,7 +245,7 @@ impl Service {
                 let part = if token == CORES { Part::Exceptions } else { Part::Requests };
                 self.registry.begin(part);
                 match (token & !u64::from(u32::MAX), token as u32) {
-                    (LINES, id) => readable.push(id),
+                    (LINES, id) => self.line_woken(id),
                     (WAKERS, region) => self.slow_path_woken(region),
                     _ if token == LISTENING => has_new_lines = true,
                     _ if token == CORES => self.hear_cores(),
@@ -247,7 +257,7 @@ impl Service {
                 }
                 self.carry_out();
             }
-            self.serve_lines(readable.drain(..));
+            self.serve_lines();
             // After the lines: one whose hello has come is not closed to make room.
             if has_new_lines {
                 self.registry.begin(Part::Requests);
@@ -293,10 +303,16 @@ impl Service {
 
     /// How long to sleep; `None` while no deadline is set.
     fn pause(&self, now: Instant) -> Option<Timespec> {
-        if self.more {
+        if self.more || !self.turns.is_empty() {
             return Some(Timespec::default());
         }
-        let deadlines = [self.registry.next_deadline(), self.leave, self.deaf_until, self.helpers.due()];
+        let deadlines = [
+            self.registry.next_deadline(),
+            self.leave,
+            self.deaf_until,
+            self.helpers.due(),
+            self.places.due(),
+        ];
         let at = deadlines.into_iter().flatten().min()?;
         let left = at.saturating_duration_since(now);
         Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) })
@@ -305,6 +321,7 @@ impl Service {
     fn timers(&mut self, now: Instant) {
         self.registry.set_now(now);
         self.registry.handle_timers();
+        self.close_unread(now);
         if self.deaf_until.is_some_and(|at| at <= now) {
             self.listen_again();
         }
@@ -331,7 +348,7 @@ impl Service {
     }
 
     pub(crate) fn message(&mut self, id: u32, message: Message) {
-        let Message { said: ToService { number, request }, shown, is_short, is_kept } = message;
+        let Message { said: ToService { number, request }, shown, is_short, is_kept, .. } = message;
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let who = peer.who;
         let answer = match request {
@@ -339,7 +356,11 @@ impl Service {
             _ if is_short => Answer::refused(Errno::MFILE, "the service is out of descriptors"),
             Request::Report(report) => {
                 peer.asked = true;
-                self.people(who, report, Asker { id, number })
+                match self.permit(who, report, Asker { id, number }) {
+                    Ok(report) if number != 0 => return self.ask_for_report(Asker { id, number }, report),
+                    Ok(_) => Answer::Silent,
+                    Err(answer) => *answer,
+                }
             }
             request if self.registry.is_registered(id) => self.registry.request(id, request, shown.as_ref()),
             request => {
@@ -380,19 +401,18 @@ impl Service {
             answer = self.registry.watched(watch, is_added, answer);
             self.carry_out();
         }
-        let Some(line) = self.peers.get(&id).map(|peer| peer.line.clone()) else { return };
-        match self.watch_line(id, &line) {
-            Ok(()) => self.answer(Asker { id, number }, answer),
-            Err(e) => self.detach(id, &e.to_string()),
-        }
+        self.attend(id, Attention::Messages);
+        self.answer(Asker { id, number }, answer);
     }
 
     /// Sends the answer to a request. An offender is detached.
     pub(crate) fn answer(&mut self, Asker { id, number }: Asker, answer: Answer) {
-        let Some(line) = self.peers.get(&id).map(|peer| peer.line.clone()) else { return };
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let line = peer.line.clone();
         match answer {
             Answer::Offence(reason) => self.detach(id, &reason),
             Answer::Reply(reply, fds) if number != 0 => {
+                peer.unread |= !fds.is_empty();
                 let fds: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
                 let sent = line.send(&ToApplication::Reply(number, reply), &fds, false);
                 if let Err(e @ (LineError::WouldBlock | LineError::Os(_) | LineError::Garbled)) = sent {
@@ -405,26 +425,28 @@ impl Service {
         }
     }
 
-    /// Answers a report. Users that the policy admits may read reports; only the service's own user and root may change or end it.
-    fn people(&mut self, who: Credentials, report: Report, asker: Asker) -> Answer {
+    /// Lets users that the policy admits read reports; only the service's own user and root may change or end it. Returns the report that
+    /// is to be made, or the answer.
+    fn permit(&mut self, who: Credentials, report: Report, asker: Asker) -> Result<Report, Box<Answer>> {
+        let refused = |errno, why| Err(Box::new(Answer::refused(errno, why)));
         if !self.registry.admits(who) {
-            return Answer::refused(Errno::ACCESS, "the service's policy does not admit this user");
+            return refused(Errno::ACCESS, "the service's policy does not admit this user");
         }
         if report == LOOK || !changes_service(&report) {
-            return self.registry.report(report, Viewer::of(who));
+            return Ok(report);
         }
         if !who.is_administrator {
             let reason = "only the service's own user and root may end it, or change what it does; not from a container or sandbox";
-            return Answer::refused(Errno::PERM, reason);
+            return refused(Errno::PERM, reason);
         }
         match report {
             Report::Shutdown => {}
-            Report::Reload => return self.read_policy(Some(asker)),
-            _ => return self.registry.report(report, Viewer::of(who)),
+            Report::Reload => return Err(Box::new(self.read_policy(Some(asker)))),
+            report => return Ok(report),
         }
         tracing::info!(pid = who.pid, "told to leave");
         self.over = true;
-        Answer::plain(Reply::Done)
+        Err(Box::new(Answer::plain(Reply::Done)))
     }
 
     /// Has a helper read the policy again; its answer follows when the helper has read it.
@@ -448,6 +470,7 @@ impl Service {
         let Some(peer) = self.peers.remove(&id) else { return };
         let _ = epoll::delete(&self.epoll, peer.line.as_fd());
         self.helpers.release(id, None, Instant::now());
+        self.leave_place(peer.who.uid, id);
         let was_application = self.registry.is_registered(id);
         self.depart(id, offender);
         self.closing.push((peer.line, peer.who.uid));

@@ -115,6 +115,14 @@ pub fn set_local_port_range(socket: BorrowedFd<'_>, ports: RangeInclusive<u16>) 
     }
 }
 
+/// Bytes that a socket has sent and its peer has not read (`SIOCOUTQ`), as the kernel counts them: at least 256 for each message. Takes no lock.
+pub fn unread_bytes(socket: BorrowedFd<'_>) -> u32 {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the kernel writes one int, which lives as long as the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if result == 0 { bytes.unsigned_abs() } else { 0 }
+}
+
 /// The number of the network namespace of this process; 0 before Linux 5.14.
 pub fn own_namespace() -> u64 {
     let any = rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, None);

@@ -16,6 +16,7 @@ mod hostile_holder;
 mod killed;
 mod moving;
 mod policy;
+mod reports;
 mod same_host;
 mod shares;
 mod shown_listener;

@@ -1,7 +1,7 @@
 //! A process that holds a listening socket and writes what it likes into the socket's accept queue: other holders get no wrong address and
 //! no connection of another process, and the service goes on.
 
-use crate::common::{App, Conn, Daemon, can_be_other_users, listener};
+use crate::common::{App, Conn, Daemon, PATIENCE, can_be_other_users, listener};
 use base::Seed;
 use control::{Parent, Reply, Report, Request, Unlisten};
 use queue::accept::Sleeper;
@@ -12,6 +12,7 @@ use shm::{GRANTS, QueueWords, SLEEPERS};
 use std::collections::HashSet;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Writes random words over the whole of an accept queue, mostly where something is going on. `me`: the id of the process that writes.
 pub fn scribble_queue(words: &QueueWords, rng: &mut Seed, me: u32) {
@@ -182,9 +183,9 @@ fn a_holder_that_marks_everything_claimed_keeps_no_connection_back() {
     }
 }
 
-#[test]
-fn a_grant_whose_connection_is_over_names_no_later_connection_of_its_slot() {
-    let mut all = shared(Options::default());
+/// A grant whose connection is over, a connection to another listener of the same process, which the hostile one does not hold, and that
+/// listener with its queue. `None`: the connection is in another slot.
+fn grant_and_later_connection(all: &mut Shared, pause: Duration) -> Option<(u32, Conn, TcpListener, u32)> {
     let there = all.client.connect(all.address);
     let grant = all.honest.claim(all.queue).unwrap();
     let (here, record) = all.honest.set_up(all.queue, grant).unwrap();
@@ -192,18 +193,33 @@ fn a_grant_whose_connection_is_over_names_no_later_connection_of_its_slot() {
     all.client.close(&there);
     all.honest.close(&here);
     all.daemon.until("only the listener is left", |sockets| sockets.len() == 1);
-    // Another listener of the same process, which the hostile one does not hold.
+    // The service looks for slots of closed connections from time to time.
+    std::thread::sleep(pause);
     let (socket, address) = listener();
     let own = all.honest.listen(&socket, 8);
     let private = all.client.connect(address);
-    assert_eq!((private.region, private.slot), (record.region, record.slot), "in the same slot");
+    let is_same = (private.region, private.slot) == (record.region, record.slot);
+    is_same.then_some((grant, private, socket, own))
+}
+
+#[test]
+fn a_grant_whose_connection_is_over_names_no_later_connection_of_its_slot() {
+    let mut pause = Duration::from_millis(1500);
+    let (mut all, (grant, private, socket, own)) = loop {
+        let mut all = shared(Options::default());
+        match grant_and_later_connection(&mut all, pause) {
+            Some(found) => break (all, found),
+            None => pause *= 2,
+        }
+        assert!(pause < PATIENCE, "the slot is not used again");
+    };
     assert!(all.hostile.take(all.queue, grant).is_none(), "it is none of the hostile process's");
     all.state(grant).store(QUEUED, Ordering::SeqCst);
     all.hostile.memory(all.queue).words().waiting[grant as usize / 64]
         .store(1 << (grant % 64), Ordering::SeqCst);
     assert_eq!(all.hostile.unlisten(all.queue, Unlisten::Stopped), Reply::Done);
     assert_eq!(all.client.peer_flags(&private) & (RESET | RELEASED), 0);
-    assert_eq!(all.honest.accept_wait(own).1.local, address);
+    assert_eq!(all.honest.accept_wait(own).1.local, socket.local_addr().unwrap());
 }
 
 #[test]

@@ -73,6 +73,18 @@ impl<T> FlowMap<T> {
         places.filter_map(|(n, i, at)| Some((FlowId((n * CHUNK + i) as u32), at.as_ref()?)))
     }
 
+    /// The flows from that number on, in order.
+    pub(crate) fn from(&self, first: u32) -> impl Iterator<Item = (FlowId, &T)> {
+        let (start, within) = split(FlowId(first));
+        let chunks =
+            self.chunks.iter().enumerate().skip(start).filter_map(|(n, chunk)| Some((n, chunk.as_ref()?)));
+        chunks.flat_map(move |(n, chunk)| {
+            let skipped = if n == start { within } else { 0 };
+            let places = chunk.iter().enumerate().skip(skipped);
+            places.filter_map(move |(i, at)| Some((FlowId((n * CHUNK + i) as u32), at.as_ref()?)))
+        })
+    }
+
     #[inline]
     fn place(&self, flow: FlowId) -> Option<&Option<T>> {
         let (chunk, i) = split(flow);
@@ -113,6 +125,10 @@ mod tests {
             assert_eq!((map.get(&flow), map.len()), (oracle.get(&flow.0), oracle.len()));
             assert_eq!(map.contains_key(&flow), oracle.contains_key(&flow.0));
         }
-        assert!(map.iter().map(|(flow, what)| (flow.0, *what)).eq(oracle));
+        assert!(map.iter().map(|(flow, what)| (flow.0, *what)).eq(oracle.clone()));
+        for first in [0, 1, 255, 256, 299, 300, 605, 5_000] {
+            let behind = map.from(first).map(|(flow, what)| (flow.0, *what));
+            assert!(behind.eq(oracle.range(first..).map(|(flow, what)| (*flow, *what))), "{first}");
+        }
     }
 }

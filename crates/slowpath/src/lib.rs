@@ -65,7 +65,7 @@ pub use patience::Keepalive;
 pub use ports::{EphemeralPorts, Standing};
 pub use programs::{FlowEvent, FlowFacts, FlowName, FlowReport, NotBegun, ProgramState};
 pub use routes::{OwnAddress, Route, Routes};
-pub use sockets::Socket;
+pub use sockets::{Listed, Socket};
 pub use teardown::{State, Step};
 pub use wheel::{TimerId, Wheel};
 

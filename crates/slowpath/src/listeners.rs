@@ -142,8 +142,12 @@ impl Listeners {
         self.half_open.len()
     }
 
-    pub(crate) fn half_open(&self) -> impl Iterator<Item = &HalfOpen> {
-        self.half_open.values()
+    pub(crate) fn half_open_ids(&self) -> impl Iterator<Item = u64> {
+        self.half_open.keys().copied()
+    }
+
+    pub(crate) fn half_open(&self, id: u64) -> Option<&HalfOpen> {
+        self.half_open.get(&id)
     }
 
     pub(crate) fn id_of(&self, tuple: &FourTuple) -> Option<u64> {

@@ -95,9 +95,17 @@ impl TimeWait {
         })
     }
 
-    /// All connections in TIME-WAIT, each with the time at which it ends.
-    pub fn iter(&self) -> impl Iterator<Item = (&FourTuple, Instant)> {
-        self.entries.iter().map(|(tuple, entry)| (tuple, entry.until))
+    /// The places of connections behind that place, in order; `None` at a place: the connection has another one by now, or has ended.
+    pub fn after(&self, place: Option<u32>) -> impl Iterator<Item = (u32, Option<&FourTuple>)> {
+        let first = self.queue.front().map_or(0, |(_, generation, _)| *generation);
+        // Places are numbered in order, and numbers wrap.
+        let before = |generation: u32| generation.wrapping_sub(first) as i32;
+        let start =
+            place.map_or(0, |place| self.queue.partition_point(|(_, g, _)| before(*g) <= before(place)));
+        self.queue.range(start..).map(|(_, generation, tuple)| {
+            let is_here = self.entries.get(tuple).is_some_and(|entry| entry.generation == *generation);
+            (*generation, is_here.then_some(tuple))
+        })
     }
 
     /// Adds a connection. If the table is full the oldest is removed; true then.

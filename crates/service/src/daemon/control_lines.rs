@@ -2,28 +2,33 @@
 //! threads, and closes lines.
 
 use crate::daemon::administrators::is_administrator;
-use crate::daemon::helpers::{Done, Job, Message};
+use crate::daemon::helpers::{self, Asker, Done, Message};
 use crate::daemon::{DEAF, LINES, LISTENING, Service};
 use crate::registry::Answer;
 use crate::registry::log_limit::log_for;
 use crate::registry::registration::Credentials;
+use crate::registry::report::job::Job;
 use crate::registry::report::profile_switch::Part;
-use crate::{ServiceError, sys};
-use control::{Line, LineError, Received, Request, ToService};
+use crate::registry::report::{Begun, Viewer};
+use crate::sys;
+use control::{Line, LineError, Received, Report, Request, ToService};
 use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Most lines accepted in one turn of the control loop, and at the service's end.
-pub(crate) const ACCEPTS: usize = TURN;
+pub(crate) const ACCEPTS: usize = 16;
 const LAST_ACCEPTS: usize = 64;
-/// Most lines of one user that are served in one turn of the control loop. In a turn of this many messages the loop's other work costs
-/// little, and another user's message waits for no more of each user.
-const TURN: usize = 16;
+/// How long lines are served before the loop looks for other events, and how long a report is made before another line is served.
+const TURN: Duration = Duration::from_millis(1);
+const PIECE: Duration = Duration::from_micros(500);
+/// Entries of a report between two looks at the clock: each takes 1 us or less, or some where it asks the kernel.
+const ENTRIES: usize = 64;
+/// A message that is not read counts more bytes than this; less are the kernel's own, while it frees one.
+const UNREAD_LEAST: u32 = 256;
 /// Lines allowed beyond the most applications: for reports, and for processes about to say hello.
 const SPARE_LINES: usize = 64;
 /// Further lines kept for root and the service's own user, so that they can always ask and end the service.
@@ -40,28 +45,81 @@ pub struct Peer {
     pub who: Credentials,
     /// It has asked for a report: it is a command-line tool, not an application.
     pub asked: bool,
+    /// What the control loop hears of it.
+    pub attention: Attention,
+    /// A message that a helper has received, or that waits until the last answer is read.
+    pub ready: Option<Result<Message, LineError>>,
+    /// The report that it has asked for, with the number of the request.
+    pub report: Option<(u32, Asked)>,
+    /// An answer with descriptors was sent, and may not have been read yet. Until it is, no further request that has an answer is carried
+    /// out: each line has at most one such answer under way.
+    pub unread: bool,
     /// The answer to its request of this number, until the helper has closed the descriptor that it has shown.
     pub withheld: Option<(u32, Answer)>,
 }
 
-/// The lines to serve in one turn, of these lines and their users: the first line of each user, then the second of each, and so on, at
-/// most `TURN` lines of one user.
-fn fair(lines: impl Iterator<Item = (u32, u32)>) -> Vec<u32> {
-    let mut of_user: HashMap<u32, usize> = HashMap::new();
-    let ranked = lines.map(|(line, uid)| {
-        let before = of_user.entry(uid).or_default();
-        *before += 1;
-        (*before - 1, line)
-    });
-    let mut ranked: Vec<(usize, u32)> = ranked.filter(|(rank, _)| *rank < TURN).collect();
-    // Stable: users and lines keep the kernel's order, in which a line served before comes last.
-    ranked.sort_by_key(|(rank, _)| *rank);
-    ranked.into_iter().map(|(_, line)| line).collect()
+/// What the control loop hears of a control line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Attention {
+    /// Messages, and its end.
+    Messages,
+    /// Nothing: a helper has it.
+    Nothing,
+    /// Its end alone: a report is being made for it.
+    End,
+    /// That the other end has read something, and its end: an answer lies unread.
+    Reading,
+}
+
+impl Peer {
+    fn new(line: Arc<Line>, who: Credentials) -> Self {
+        Self {
+            line,
+            who,
+            asked: false,
+            attention: Attention::Messages,
+            ready: None,
+            report: None,
+            unread: false,
+            withheld: None,
+        }
+    }
+
+    /// True when all answers have been read.
+    fn has_read(&mut self) -> bool {
+        self.unread = self.unread && sys::unread_bytes(self.line.as_fd()) >= UNREAD_LEAST;
+        !self.unread
+    }
+}
+
+impl Attention {
+    fn flags(self) -> epoll::EventFlags {
+        use epoll::EventFlags;
+        match self {
+            Self::Messages => EventFlags::IN | EventFlags::RDHUP,
+            Self::Nothing => EventFlags::empty(),
+            Self::End => EventFlags::ET,
+            // Edge-triggered: the kernel reports each message that is read, while there is room for more.
+            Self::Reading => EventFlags::OUT | EventFlags::ET,
+        }
+    }
+}
+
+/// How far the answer to a report has come.
+#[derive(Debug)]
+pub enum Asked {
+    /// It waits for a place.
+    Waits(Report),
+    /// It is being made.
+    Made(Job),
+    /// A helper writes and sends it.
+    Written,
 }
 
 impl Service {
     /// Accepts new lines, at most `most`.
     pub(crate) fn accept(&mut self, most: usize) {
+        let mut at = Instant::now();
         for _ in 0..most {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let fd = match accept_with(&self.listening.fd, flags) {
@@ -91,6 +149,9 @@ impl Service {
                 continue;
             }
             self.add_peer(fd, who);
+            let now = Instant::now();
+            self.turns.spent(uid, now.saturating_duration_since(at));
+            at = now;
         }
     }
 
@@ -121,16 +182,28 @@ impl Service {
         let id = self.next_peer;
         self.next_peer = self.next_peer.checked_add(1).unwrap_or(1);
         let line = Arc::new(Line::new(fd));
-        if self.watch_line(id, &line).is_ok() {
-            self.peers.insert(id, Peer { line, who, asked: false, withheld: None });
+        let token = LINES | u64::from(id);
+        if self.watch(line.as_fd(), token, Attention::Messages.flags()).is_ok() {
+            self.peers.insert(id, Peer::new(line, who));
         } else {
             self.closing.push((line, who.uid));
         }
     }
 
-    pub(crate) fn watch_line(&self, id: u32, line: &Line) -> Result<(), ServiceError> {
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
-        self.watch(line.as_fd(), LINES | u64::from(id), flags)
+    /// From now on this is heard of a line.
+    pub(crate) fn attend(&mut self, id: u32, attention: Attention) {
+        let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.attention != attention) else { return };
+        let data = epoll::EventData::new_u64(LINES | u64::from(id));
+        let line = peer.line.as_fd();
+        let done = match (peer.attention, attention) {
+            (_, Attention::Nothing) => epoll::delete(&self.epoll, line),
+            (Attention::Nothing, _) => epoll::add(&self.epoll, line, data, attention.flags()),
+            _ => epoll::modify(&self.epoll, line, data, attention.flags()),
+        };
+        peer.attention = attention;
+        if let Err(e) = done {
+            self.detach(id, &format!("its control line cannot be watched: {e}"));
+        }
     }
 
     pub(crate) fn listen_again(&mut self) {
@@ -139,30 +212,82 @@ impl Service {
         self.deaf_until = (!is_watched).then(|| Instant::now() + DEAF);
     }
 
-    /// Takes one message from each of these readable lines, from at most `TURN` lines of one user. Epoll reports the others again.
-    pub(crate) fn serve_lines(&mut self, readable: impl Iterator<Item = u32>) {
-        let with_users = readable.filter_map(|id| Some((id, self.peers.get(&id)?.who.uid)));
-        for id in fair(with_users) {
+    /// An event of a line: it takes its turn.
+    pub(crate) fn line_woken(&mut self, id: u32) {
+        if let Some(peer) = self.peers.get(&id) {
+            self.turns.add(peer.who.uid, id);
+        }
+    }
+
+    /// Serves lines that have work, the users in turn, for a short time. Those that are left are served after other events were looked for.
+    pub(crate) fn serve_lines(&mut self) {
+        let begin = Instant::now();
+        let mut at = begin;
+        while let Some((uid, id)) = self.turns.next() {
             self.registry.begin(Part::Requests);
-            self.line_event(id);
+            self.registry.set_now(at);
+            self.serve_line(id);
             self.carry_out();
+            let now = Instant::now();
+            self.turns.spent(uid, now.saturating_duration_since(at));
+            at = now;
+            if at.saturating_duration_since(begin) >= TURN {
+                return;
+            }
+        }
+    }
+
+    /// Does the next piece of a line's work: a message, or a part of a report.
+    fn serve_line(&mut self, id: u32) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let is_being_made = matches!(peer.report, Some((_, Asked::Made(_))));
+        let attention = peer.attention;
+        match attention {
+            Attention::Nothing => self.serve_ready(id),
+            Attention::End if is_being_made => self.go_on_with_report(id),
+            Attention::End => self.hang_up(id),
+            Attention::Reading if peer.has_read() => {
+                let uid = peer.who.uid;
+                self.leave_place(uid, id);
+                self.attend(id, Attention::Messages);
+                self.serve_ready(id);
+            }
+            Attention::Reading => {}
+            Attention::Messages => self.line_event(id),
+        }
+    }
+
+    /// Takes a message that is there already.
+    fn serve_ready(&mut self, id: u32) {
+        if let Some(result) = self.peers.get_mut(&id).and_then(|peer| peer.ready.take()) {
+            self.looked_into(id, result);
         }
     }
 
     /// Takes one message from one line. A program waits for the answer before it asks again, so there is seldom another; epoll reports it
     /// then.
     fn line_event(&mut self, id: u32) {
-        let Some(peer) = self.peers.get(&id) else { return };
+        let Some(peer) = self.peers.get_mut(&id) else { return };
         let line = peer.line.clone();
         let received = match line.has_descriptors() {
-            Ok(true) => return self.look_into(id, &line),
+            Ok(true) if peer.has_read() => return self.look_into(id, &line),
+            Ok(true) => return self.attend(id, Attention::Reading),
             Ok(false) => line.receive::<ToService>(false),
             Err(e) => Err(e),
         };
+        let received = received.map(|Received { message: said, .. }| Message {
+            said,
+            shown: None,
+            is_short: false,
+            is_kept: false,
+            had_any: false,
+        });
         match received {
-            Ok(Received { message, .. }) => {
-                self.message(id, Message { said: message, shown: None, is_short: false, is_kept: false });
+            Ok(message) if message.said.number != 0 && !peer.has_read() => {
+                peer.ready = Some(Ok(message));
+                self.attend(id, Attention::Reading);
             }
+            Ok(message) => self.message(id, message),
             Err(LineError::WouldBlock) => {}
             Err(LineError::Closed) => self.hang_up(id),
             Err(e) => self.detach(id, &e.to_string()),
@@ -172,8 +297,8 @@ impl Service {
     /// Has a helper receive a message with descriptors. Nothing else is read from that line until the helper has answered.
     fn look_into(&mut self, id: u32, line: &Arc<Line>) {
         let Some(uid) = self.peers.get(&id).map(|peer| peer.who.uid) else { return };
-        if self.helpers.ask(uid, Job::Receive(id, line.clone()), Instant::now()).is_ok() {
-            let _ = epoll::delete(&self.epoll, line.as_fd());
+        if self.helpers.ask(uid, helpers::Job::Receive(id, line.clone()), Instant::now()).is_ok() {
+            self.attend(id, Attention::Nothing);
         } else {
             self.detach(id, STICKS);
         }
@@ -183,7 +308,14 @@ impl Service {
     pub(crate) fn hear_helpers(&mut self, now: Instant) {
         for done in self.helpers.finished(now) {
             match done {
-                Done::Received(id, result) => self.looked_into(id, result),
+                Done::Received(id, result) => match self.peers.get_mut(&id) {
+                    Some(peer) => {
+                        peer.ready = Some(result);
+                        self.line_woken(id);
+                    }
+                    None => self.helpers.release(id, None, now),
+                },
+                Done::Reported(asker, sent) => self.reported(asker.id, sent, now),
                 Done::Sealed(region) => self.registry.note_sealed(region),
                 Done::Policy(asker, rules) => {
                     let answer = self.registry.put_in_force(rules);
@@ -204,13 +336,12 @@ impl Service {
     }
 
     fn looked_into(&mut self, id: u32, result: Result<Message, LineError>) {
-        // The process may have been detached meanwhile.
-        let Some(line) = self.peers.get(&id).map(|peer| peer.line.clone()) else { return };
-        let is_kept = result.as_ref().is_ok_and(|message| message.is_kept);
-        if !is_kept && let Err(e) = self.watch_line(id, &line) {
-            return self.detach(id, &e.to_string());
+        if !result.as_ref().is_ok_and(|message| message.is_kept) {
+            self.attend(id, Attention::Messages);
         }
         match result {
+            // It came without descriptors.
+            Ok(message @ Message { had_any: false, .. }) => self.message(id, message),
             Ok(Message { said, shown: None, is_short: false, .. }) => {
                 let what = match said.request {
                     Request::Listen { .. }
@@ -224,6 +355,87 @@ impl Service {
             Ok(message) => self.message(id, message),
             Err(LineError::Closed) => self.hang_up(id),
             Err(e) => self.detach(id, &e.to_string()),
+        }
+    }
+
+    /// A process asks for a report: it is begun as soon as its user has a place.
+    pub(crate) fn ask_for_report(&mut self, Asker { id, number }: Asker, report: Report) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let uid = peer.who.uid;
+        peer.report = Some((number, Asked::Waits(report)));
+        self.attend(id, Attention::End);
+        if self.places.ask(uid, id) {
+            self.begin_report(id);
+        }
+    }
+
+    fn begin_report(&mut self, id: u32) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some((number, Asked::Waits(report))) = peer.report.take() else { return };
+        let who = peer.who;
+        match self.registry.begin_report(report, Viewer::of(who)) {
+            Begun::Job(job) => {
+                peer.report = Some((number, Asked::Made(job)));
+                self.turns.add(who.uid, id);
+            }
+            Begun::Answer(answer) => {
+                self.carry_out();
+                self.answer(Asker { id, number }, answer);
+                self.sent_report(id);
+            }
+        }
+    }
+
+    /// Makes one piece of the report that a line has asked for.
+    fn go_on_with_report(&mut self, id: u32) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some((number, Asked::Made(job))) = &mut peer.report else { return };
+        let (number, begin) = (*number, Instant::now());
+        let is_complete = loop {
+            let is_complete = job.go_on(&self.registry, ENTRIES);
+            if is_complete || begin.elapsed() >= PIECE {
+                break is_complete;
+            }
+        };
+        let (uid, line) = (peer.who.uid, peer.line.clone());
+        if !is_complete {
+            return self.turns.add(uid, id);
+        }
+        if let Some((_, Asked::Made(job))) = peer.report.replace((number, Asked::Written)) {
+            let job = helpers::Job::Report(Asker { id, number }, line, Some(job));
+            let _ = self.helpers.ask(uid, job, self.registry.now());
+        }
+    }
+
+    /// A helper has sent a report, or could not.
+    fn reported(&mut self, id: u32, sent: Result<(), LineError>, now: Instant) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        (peer.report, peer.unread) = (None, true);
+        self.places.sent(peer.who.uid, id, now);
+        match sent {
+            Ok(()) | Err(LineError::Closed) => self.sent_report(id),
+            Err(e) => self.detach(id, &format!("its report cannot be sent: {e}")),
+        }
+    }
+
+    /// A report was answered. Its line is read again when the answer has been.
+    fn sent_report(&mut self, id: u32) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        self.places.sent(peer.who.uid, id, self.registry.now());
+        self.attend(id, Attention::Reading);
+    }
+
+    /// The last report of a line has been read, or the line is closed: another of its user is begun.
+    pub(crate) fn leave_place(&mut self, uid: u32, id: u32) {
+        if let Some(next) = self.places.leave(uid, id) {
+            self.begin_report(next);
+        }
+    }
+
+    /// Closes lines with answers that were not read in time, so that other reports of their users can be made.
+    pub(crate) fn close_unread(&mut self, now: Instant) {
+        for id in self.places.overdue(now) {
+            self.detach(id, "it does not read a report, and others of its user wait");
         }
     }
 
@@ -248,7 +460,7 @@ impl Service {
                 }
             };
             if has_descriptors {
-                let _ = self.helpers.ask(uid, Job::Close(line.into()), now);
+                let _ = self.helpers.ask(uid, helpers::Job::Close(line.into()), now);
             }
         }
     }
@@ -264,23 +476,5 @@ impl Service {
         self.close_lines(Instant::now());
         // A helper still uses these lines: the kernel closes them when the process ends.
         std::mem::take(&mut self.closing).into_iter().for_each(std::mem::forget);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_user_is_served_once_before_any_is_served_again() {
-        let lines = [(1, 7), (2, 7), (3, 7), (4, 8), (5, 9), (6, 8)];
-        assert_eq!(fair(lines.into_iter()), [1, 4, 5, 2, 6, 3]);
-    }
-
-    #[test]
-    fn a_user_with_many_lines_does_not_fill_the_turn() {
-        let many = (0..200).map(|line| (line, 7)).chain([(200, 8)]);
-        let served = fair(many);
-        assert_eq!((served.len(), served[1]), (TURN + 1, 200));
     }
 }

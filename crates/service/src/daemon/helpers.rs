@@ -20,8 +20,9 @@ use crate::registry::Watch;
 use crate::registry::local::shown::{Shown, look};
 use crate::registry::policy::{Rule, Source};
 use crate::registry::process::fd_liveness::watch;
+use crate::registry::report::job::{Job as Report, Refused};
 use crate::{sys, threads};
-use control::{Line, LineError, Received, Request, ToService};
+use control::{Line, LineError, Received, Reply, Request, ToApplication, ToService};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
@@ -52,7 +53,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Name of a helper. A removed helper's name is not used again.
 type Name = u64;
 
-/// A message that came with descriptors.
+/// A message, and what is known of its descriptors.
 #[derive(Debug)]
 pub struct Message {
     /// The decoded message with its number.
@@ -64,6 +65,8 @@ pub struct Message {
     /// The helper keeps the descriptor until it is told by [`Helpers::release`] what becomes of it: the service may keep what it stands
     /// for, and then watches it. Else the helper has closed all descriptors.
     pub is_kept: bool,
+    /// It came with descriptors.
+    pub had_any: bool,
 }
 
 /// The control line and the request that wait for an answer.
@@ -86,6 +89,8 @@ pub enum Job {
     Seal(u32, Arc<OwnedFd>),
     /// Read the policy file.
     ReadPolicy(Option<Asker>),
+    /// Write a complete report, and send it by that line.
+    Report(Asker, Arc<Line>, Option<Report>),
 }
 
 /// The result of a job.
@@ -97,6 +102,8 @@ pub enum Done {
     Released(u32, Option<(Watch, bool)>),
     /// That pair region is sealed.
     Sealed(u32),
+    /// The report was sent, or was not.
+    Reported(Asker, Result<(), LineError>),
     /// The rules in the policy file, or why they cannot be read.
     Policy(Option<Asker>, Result<Vec<Rule>, String>),
     /// The message of that process could not be received, or the descriptor that it has shown not be watched and closed, because the job
@@ -116,6 +123,7 @@ enum Task {
     Seal(u32),
     /// Needs no descriptor.
     ReadPolicy(Option<Asker>),
+    Report(Asker),
 }
 
 impl Task {
@@ -125,8 +133,14 @@ impl Task {
             Self::Receive(peer) | Self::Release(peer) => Some(Done::Stuck(peer, None)),
             Self::Watch(peer, watch) => Some(Done::Stuck(peer, Some(watch))),
             Self::ReadPolicy(asker) => Some(Done::Policy(asker, Err(UNREAD.to_owned()))),
+            Self::Report(asker) => Some(Done::Reported(asker, Err(LineError::Os(Errno::AGAIN)))),
             Self::Close | Self::Seal(_) => None,
         }
+    }
+
+    /// True for a task that no process can make wait.
+    fn never_sticks(self) -> bool {
+        matches!(self, Self::Report(_))
     }
 }
 
@@ -137,23 +151,46 @@ impl Job {
             Self::Close(_) => Task::Close,
             Self::Seal(region, _) => Task::Seal(*region),
             Self::ReadPolicy(asker) => Task::ReadPolicy(*asker),
+            Self::Report(asker, ..) => Task::Report(*asker),
         }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match self {
-            Self::Receive(_, line) => Some(line.as_fd()),
+            Self::Receive(_, line) | Self::Report(_, line, _) => Some(line.as_fd()),
             Self::Close(fd) => Some(fd.as_fd()),
             Self::Seal(_, fd) => Some(fd.as_fd()),
             Self::ReadPolicy(_) => None,
         }
+    }
+
+    /// The report to write.
+    fn take_report(&mut self) -> Option<Report> {
+        match self {
+            Self::Report(_, _, report) => report.take(),
+            _ => None,
+        }
+    }
+}
+
+/// The jobs that one helper does, one after the other. A user's reports have a helper of their own: what the user shows, and blocks by that,
+/// delays none.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Owner {
+    uid: u32,
+    is_report: bool,
+}
+
+impl Owner {
+    fn of(uid: u32, job: &Job) -> Self {
+        Self { uid, is_report: matches!(job, Job::Report(..)) }
     }
 }
 
 /// A job that a helper works on.
 #[derive(Clone, Copy, Debug)]
 struct Running {
-    uid: u32,
+    owner: Owner,
     task: Task,
     since: Instant,
     is_stuck: bool,
@@ -180,7 +217,7 @@ struct Helper {
     its: Option<OwnedFd>,
     /// When its thread was started.
     since: Instant,
-    tasks: Sender<Task>,
+    tasks: Sender<(Task, Option<Report>)>,
     running: Option<Running>,
 }
 
@@ -190,9 +227,9 @@ pub struct Helpers {
     helpers: BTreeMap<Name, Helper>,
     /// Name of the next helper.
     next: Name,
-    waiting: HashMap<u32, VecDeque<Job>>,
-    /// The users that `waiting` has an entry of; the next to be served is first.
-    turns: VecDeque<u32>,
+    waiting: HashMap<Owner, VecDeque<Job>>,
+    /// The owners that `waiting` has an entry of; the next to be served is first.
+    turns: VecDeque<Owner>,
     /// Results of jobs that a helper failed to do. `finished` returns them next.
     failed: Vec<Done>,
     /// No helper is started before this time, because one could not be.
@@ -228,18 +265,19 @@ impl Helpers {
 
     /// Queues `job` for user `uid`. `Err`: that user's helper is stuck.
     pub fn ask(&mut self, uid: u32, job: Job, now: Instant) -> Result<(), Errno> {
-        let is_stuck = self.running().any(|running| running.uid == uid && running.is_stuck);
+        let owner = Owner::of(uid, &job);
+        let is_stuck = self.running().any(|running| running.owner == owner && running.is_stuck);
         if is_stuck && !matches!(job, Job::Close(_)) {
             return Err(Errno::AGAIN);
         }
-        self.queue(uid, job);
+        self.queue(owner, job);
         self.start(now);
         Ok(())
     }
 
-    fn queue(&mut self, uid: u32, job: Job) {
-        let jobs = self.waiting.entry(uid).or_insert_with(|| {
-            self.turns.push_back(uid);
+    fn queue(&mut self, owner: Owner, job: Job) {
+        let jobs = self.waiting.entry(owner).or_insert_with(|| {
+            self.turns.push_back(owner);
             VecDeque::new()
         });
         jobs.push_back(job);
@@ -285,12 +323,12 @@ impl Helpers {
             }
             return;
         };
-        let uid = helper.running.map_or(SERVICE, |running| running.uid);
+        let Some(Running { owner, .. }) = helper.running else { return };
         let task = wanted.map_or(Task::Release(peer), |(watch, _)| Task::Watch(peer, watch));
-        helper.running = Some(Running { uid, task, since: now, is_stuck: false, keeps: false });
+        helper.running = Some(Running { owner, task, since: now, is_stuck: false, keeps: false });
         let fd = wanted.map_or(self.told.as_fd(), |(_, set)| set.as_fd());
         let sent = send_descriptor(&helper.socket, fd);
-        if sent.and_then(|()| helper.tasks.send(task).map_err(|_| Errno::PIPE)).is_err() {
+        if sent.and_then(|()| helper.tasks.send((task, None)).map_err(|_| Errno::PIPE)).is_err() {
             // Its descriptors are closed with its thread.
             self.ended(name, now);
         }
@@ -298,7 +336,8 @@ impl Helpers {
 
     /// When [`finished`](Self::finished) is to be called at the latest.
     pub fn due(&self) -> Option<Instant> {
-        let running = self.running().filter(|running| !(running.is_stuck || running.keeps));
+        let is_timed = |r: &&Running| !(r.is_stuck || r.keeps || r.task.never_sticks());
+        let running = self.running().filter(is_timed);
         running.map(|running| running.since + STUCK).chain(self.rest).chain(self.late).min()
     }
 
@@ -325,12 +364,13 @@ impl Helpers {
 
     fn give_up(&mut self, now: Instant, all: &mut Vec<Done>) {
         for running in self.helpers.values_mut().filter_map(|helper| helper.running.as_mut()) {
-            if running.is_stuck || running.keeps || now < running.since + STUCK {
+            let is_timed = !(running.is_stuck || running.keeps || running.task.never_sticks());
+            if !is_timed || now < running.since + STUCK {
                 continue;
             }
             running.is_stuck = true;
             all.extend(running.task.failed());
-            let Some(jobs) = self.waiting.get_mut(&running.uid) else { continue };
+            let Some(jobs) = self.waiting.get_mut(&running.owner) else { continue };
             jobs.retain(|job| {
                 all.extend(job.task().failed());
                 matches!(job, Job::Close(_))
@@ -342,23 +382,23 @@ impl Helpers {
     fn start(&mut self, now: Instant) {
         let mut wanted = 0;
         for _ in 0..self.turns.len() {
-            let Some(uid) = self.turns.pop_front() else { break };
-            let is_busy = self.running().any(|running| running.uid == uid);
-            let has_job = self.waiting.get(&uid).is_some_and(|jobs| !jobs.is_empty());
+            let Some(owner) = self.turns.pop_front() else { break };
+            let is_busy = self.running().any(|running| running.owner == owner);
+            let has_job = self.waiting.get(&owner).is_some_and(|jobs| !jobs.is_empty());
             if !has_job {
-                self.waiting.remove(&uid);
+                self.waiting.remove(&owner);
                 continue;
             }
-            self.turns.push_back(uid);
-            if is_busy || !self.may_work(uid) {
+            self.turns.push_back(owner);
+            if is_busy || !self.may_work(owner.uid) {
                 continue;
             }
             let Some(name) = self.idle() else {
                 wanted += 1;
                 continue;
             };
-            if let Some(job) = self.waiting.get_mut(&uid).and_then(VecDeque::pop_front) {
-                self.give(name, uid, job, now);
+            if let Some(job) = self.waiting.get_mut(&owner).and_then(VecDeque::pop_front) {
+                self.give(name, owner, job, now);
             }
         }
         self.start_helpers(wanted, now);
@@ -392,7 +432,8 @@ impl Helpers {
     /// True when the limit allows a helper for user `uid` now.
     fn may_work(&self, uid: u32) -> bool {
         let is_counted = |uid: u32| uid != rustix::process::Uid::ROOT.as_raw() && uid != SERVICE;
-        !is_counted(uid) || self.running().filter(|running| is_counted(running.uid)).count() < HELPERS_MAX
+        !is_counted(uid)
+            || self.running().filter(|running| is_counted(running.owner.uid)).count() < HELPERS_MAX
     }
 
     /// Name of an idle helper.
@@ -428,12 +469,13 @@ impl Helpers {
         Ok(())
     }
 
-    fn give(&mut self, name: Name, uid: u32, job: Job, now: Instant) {
+    fn give(&mut self, name: Name, owner: Owner, mut job: Job, now: Instant) {
         let Some(helper) = self.helpers.get_mut(&name) else { return };
-        let running = Running { uid, task: job.task(), since: now, is_stuck: false, keeps: false };
+        let report = job.take_report();
+        let running = Running { owner, task: job.task(), since: now, is_stuck: false, keeps: false };
         // Neither call waits: the helper has taken everything that was sent before.
         let sent = send_descriptor(&helper.socket, job.descriptor().unwrap_or(self.told.as_fd()));
-        let sent = sent.and_then(|()| helper.tasks.send(running.task).map_err(|_| Errno::PIPE));
+        let sent = sent.and_then(|()| helper.tasks.send((running.task, report)).map_err(|_| Errno::PIPE));
         let Err(error) = sent else {
             helper.running = Some(running);
             return;
@@ -443,7 +485,7 @@ impl Helpers {
         self.fail(running);
         if let Job::Close(_) = job {
             // Only a helper may close it.
-            self.queue(uid, job);
+            self.queue(owner, job);
             self.rest = Some(now + PAUSE);
         }
     }
@@ -488,7 +530,7 @@ fn receive_descriptor(socket: &OwnedFd) -> rustix::io::Result<Option<OwnedFd>> {
 struct Thread {
     name: Name,
     outbox: Sender<(Name, Word)>,
-    orders: Receiver<Task>,
+    orders: Receiver<(Task, Option<Report>)>,
     told: Arc<OwnedFd>,
     policy: Source,
 }
@@ -515,7 +557,7 @@ impl Thread {
                 Ok(Some(fd)) => fd,
                 Ok(None) | Err(_) => return,
             };
-            let Ok(task) = self.orders.recv() else { return };
+            let Ok((task, report)) = self.orders.recv() else { return };
             let done = match task {
                 Task::Receive(peer) => Some(Done::Received(peer, receive(&Line::new(fd), &mut kept))),
                 Task::Watch(peer, of) => {
@@ -533,6 +575,12 @@ impl Thread {
                     None
                 }
                 Task::ReadPolicy(asker) => Some(Done::Policy(asker, self.policy.read(false))),
+                Task::Report(asker) => {
+                    let sent = report.map_or(Err(LineError::Os(Errno::INVAL)), |report| {
+                        send_report(&Line::new(fd), asker.number, report)
+                    });
+                    Some(Done::Reported(asker, sent))
+                }
                 Task::Seal(region) => Region::seal(fd.as_fd()).is_ok().then_some(Done::Sealed(region)),
             };
             self.say(Word::Done(done));
@@ -551,7 +599,18 @@ fn receive(line: &Line, kept: &mut Option<OwnedFd>) -> Result<Message, LineError
     };
     let may_be_watched = matches!(message.request, Request::Listen { .. } | Request::Leave(_));
     *kept = fds.pop().filter(|_| shown.is_some() && may_be_watched);
-    Ok(Message { said: message, shown, is_short, is_kept: kept.is_some() })
+    Ok(Message { said: message, shown, is_short, is_kept: kept.is_some(), had_any: true })
+}
+
+/// Writes a report, and answers with it. The memory of it belongs to the helper, and then to the line until the answer is read.
+fn send_report(line: &Line, number: u32, report: Report) -> Result<(), LineError> {
+    let written = report.write();
+    let reply = match &written {
+        Ok(_) => Reply::Text,
+        Err(Refused(errno, why)) => Reply::Refused { errno: errno.raw_os_error(), reason: (*why).to_owned() },
+    };
+    let fd = written.as_ref().ok().map(AsFd::as_fd);
+    line.send(&ToApplication::Reply(number, reply), fd.as_slice(), false)
 }
 
 /// True for a message with a descriptor that its helper keeps.

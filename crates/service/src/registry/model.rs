@@ -5,7 +5,7 @@
 //! ```text
 //!   walk      draws steps, takes them in both worlds     linux     the reference: holders of each socket, and what each end sees
 //!   program   a process: the library's side              world     registry, one core by hand, time: the control loop's side
-//!   checks    what must hold after each step, and when all is closed
+//!   checks    what must hold after each step, and when all is closed       reports   lists made in pieces, of such a world
 //! ```
 //! A failure names its seed: `TOWPATH_MODEL_SEED=N cargo test -p towpath-service registry::model` walks that one and prints its steps.
 //! `TOWPATH_MODEL_SEEDS=N` walks N seeds instead of the usual number. The steps depend on the seed alone; which port the kernel gives, and in
@@ -14,6 +14,7 @@
 mod checks;
 mod linux;
 mod program;
+mod reports;
 mod walk;
 mod world;
 

@@ -2,49 +2,51 @@
 
 pub(crate) mod bottleneck;
 pub(crate) mod explain;
+pub(crate) mod job;
 pub(crate) mod port_stats;
 pub(crate) mod profile;
 pub(crate) mod profile_switch;
+pub(crate) mod socket_list;
 pub(crate) mod statistics;
 mod summary;
 pub mod text;
 
 use crate::cores::Core;
-use crate::registry::agents::Agents;
 use crate::registry::channels::OWNER;
+use crate::registry::channels::report::ChannelsReport;
 use crate::registry::choice::Governed;
-use crate::registry::listen::direct::InUse;
-use crate::registry::memory::connection::{Connection, Relay, Stage};
-use crate::registry::memory::pairs::PairRegion;
+use crate::registry::memory::connection::{Connection, Stage};
 use crate::registry::memory::region::Use;
-use crate::registry::memory::slot_key::SlotKey;
 use crate::registry::registration::Credentials;
-use crate::registry::report::bottleneck::Limit;
 use crate::registry::report::explain::Detail;
-use crate::registry::report::port_stats::Traffic;
-use crate::registry::report::summary::Summary;
+use crate::registry::report::job::Job;
+use crate::registry::report::socket_list::SocketList;
+use crate::registry::report::summary::StatisticsReport;
+use crate::registry::scaling::report::CoresReport;
 use crate::registry::tcp::Flow;
 use crate::registry::{Answer, Registry};
 use control::{CoresWish, Reply, Report};
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use shm::Half;
 use shm::half_flags::{FIN, RELEASED, RESET};
-use shm::{Half, Slot};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// One line of `towpath ss`.
 #[derive(Debug, Serialize)]
-pub struct Socket<'a> {
+pub struct Socket {
     pub(crate) proto: &'static str,
     pub(crate) state: &'static str,
-    pub(crate) local: String,
-    pub(crate) remote: String,
+    pub(crate) local: SocketAddr,
+    /// `None`: it listens.
+    #[serde(serialize_with = "address_or_star")]
+    pub(crate) remote: Option<SocketAddr>,
     pub(crate) pid: i32,
-    pub(crate) process: &'a str,
+    pub(crate) process: String,
     /// User of its process, shown to every user, as by the kernel's `ss`.
     pub uid: u32,
     pub(crate) kind: &'static str,
@@ -72,7 +74,15 @@ pub struct Socket<'a> {
     pub(crate) group: Option<u8>,
     /// The further fields of `towpath explain`.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub(crate) detail: Option<Box<Detail<'a>>>,
+    pub(crate) detail: Option<Box<Detail>>,
+}
+
+/// An address, or `*` for a listener's other end.
+fn address_or_star<S: Serializer>(address: &Option<SocketAddr>, to: S) -> Result<S::Ok, S::Error> {
+    match address {
+        Some(address) => to.collect_str(address),
+        None => to.serialize_str("*"),
+    }
 }
 
 /// The processes that a user may see.
@@ -96,11 +106,11 @@ impl Viewer {
     }
 }
 
-impl Socket<'_> {
+impl Socket {
     /// Removes the fields that `viewer` may not see.
     fn hide_from(&mut self, viewer: Viewer) {
         if !viewer.sees(self.uid) {
-            (self.pid, self.process, self.detail, self.congestion) = (0, "-", None, None);
+            (self.pid, self.process, self.detail, self.congestion) = (0, "-".to_owned(), None, None);
         }
         if let Some(detail) = self.detail.as_mut().filter(|d| d.peer_uid.is_some_and(|uid| !viewer.sees(uid)))
         {
@@ -108,6 +118,9 @@ impl Socket<'_> {
         }
     }
 }
+
+/// The address of a line that says nothing of one.
+const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// Linux's name for the state of the end that `own` describes.
 pub fn state(own: &Half, peer: &Half, stage: Stage, connector: bool) -> &'static str {
@@ -129,7 +142,7 @@ pub fn state(own: &Half, peer: &Half, stage: Stage, connector: bool) -> &'static
 }
 
 /// The name of a TCP state, as in Linux's `ss`.
-fn name_of(state: slowpath::State) -> &'static str {
+pub fn name_of(state: slowpath::State) -> &'static str {
     use slowpath::State;
     match state {
         State::Listen => "LISTEN",
@@ -146,38 +159,36 @@ fn name_of(state: slowpath::State) -> &'static str {
     }
 }
 
+/// A report is made in pieces, or its whole answer is known at once.
+#[derive(Debug)]
+pub enum Begun {
+    /// To be gone on with until it is complete.
+    Job(Job),
+    /// The answer.
+    Answer(Answer),
+}
+
+impl From<Answer> for Begun {
+    fn from(answer: Answer) -> Self {
+        Self::Answer(answer)
+    }
+}
+
 impl Registry {
-    /// Answers `Request::Report`; the control loop handles shutdown and reload.
-    pub fn report(&mut self, report: Report, viewer: Viewer) -> Answer {
-        let json = match report {
-            Report::Sockets => {
-                self.sweep();
-                serde_json::to_vec(&self.sockets(false, viewer))
-            }
+    /// Begins to answer `Request::Report`; the control loop handles shutdown and reload.
+    pub fn begin_report(&mut self, report: Report, viewer: Viewer) -> Begun {
+        let job = match report {
+            Report::Sockets => Job::new(SocketList::new(self, false, viewer)),
+            Report::Explain => Job::new(SocketList::new(self, true, viewer)),
             Report::Statistics => {
                 self.count_direct();
                 let relayed = self.cores.iter().map(|core| core.relayed.load(Relaxed));
                 self.statistics.relayed_bytes = relayed.sum();
                 self.statistics.held_ports = self.ports.held();
-                let alive = self.applications.values().map(|a| &a.process);
-                let counted: Vec<_> = self.cores.iter().filter_map(Core::count).collect();
-                let traffic = Traffic::sum(&counted, &self.tcp.slow);
-                let channels = self.channel_totals();
-                let agents = self.agents.as_ref().map(Agents::counters).unwrap_or_default();
-                let summary = self.statistics.summary(alive, traffic, viewer);
-                serde_json::to_vec(&Summary {
-                    channels,
-                    agents,
-                    cores: self.scaling.totals_of_several(self.cores.len()),
-                    ..summary
-                })
-            }
-            Report::Explain => {
-                self.sweep();
-                serde_json::to_vec(&self.explanation(viewer))
+                Job::new(StatisticsReport::new(self, viewer))
             }
             Report::Cycles(wish) => self.whose_time(wish, viewer),
-            Report::Channels => serde_json::to_vec(&self.channels_report(viewer)),
+            Report::Channels => Job::new(ChannelsReport::new(self, viewer)),
             Report::Cores(wish) => {
                 let now = self.tcp_now();
                 let (scaling, slow) = (&mut self.scaling, &mut self.tcp.slow);
@@ -186,117 +197,22 @@ impl Registry {
                     CoresWish::Fixed(cores) => scaling.set_cores(now, slow, Some(cores)),
                     CoresWish::Auto => scaling.set_cores(now, slow, None),
                 }
-                let counted: Vec<_> = self.cores.iter().map(Core::count).collect();
-                serde_json::to_vec(&self.scaling.report(now, &self.tcp.slow, &counted))
+                let counted = self.cores.iter().map(Core::ask_count).collect();
+                Job::new(CoresReport::new(
+                    counted,
+                    self.scaling.report(now, &self.tcp.slow, self.cores.len()),
+                ))
             }
-            Report::Congestion(ask) => return self.congestion(&ask, viewer),
+            Report::Congestion(ask) => return self.congestion(*ask, viewer),
             Report::Shutdown | Report::Reload => {
-                return Answer::refused(Errno::PERM, "not to be had this way");
+                return Answer::refused(Errno::PERM, "not to be had this way").into();
             }
         };
-        answer_of(json)
-    }
-
-    /// All sockets, with the fields that `viewer` may see.
-    pub fn sockets(&self, detailed: bool, viewer: Viewer) -> Vec<Socket<'_>> {
-        let mut all = Vec::new();
-        for listener in self.listeners.all.values() {
-            let listening = if listener.grants.free() == 0 { Limit::Accept } else { Limit::Connections };
-            let holder = self.acceptors(listener).map(|a| a.id).min().unwrap_or(listener.home.application);
-            all.push(Socket {
-                state: "LISTEN",
-                local: listener.local.to_string(),
-                remote: "*".to_owned(),
-                kind: "listener",
-                recv_queue: listener.grants.waiting() as u64,
-                send_queue: u64::from(listener.grants.backlog()),
-                detail: Some(Box::new(Detail::of(listening))),
-                ..self.blank(holder)
-            });
-        }
-        let in_use = self.all_lent_in_use();
-        for (id, pair) in self.pairs.iter() {
-            self.pair_sockets(id, pair, &in_use, &mut all);
-        }
-        self.relays.values().for_each(|relay| self.relay_sockets(relay, &mut all));
-        self.flow_sockets(&mut all);
-        self.channel_sockets(&mut all);
-        all.iter_mut().for_each(|socket| socket.hide_from(viewer));
-        all.sort_by(|a, b| (a.kind, a.pid, &a.local, &a.remote).cmp(&(b.kind, b.pid, &b.local, &b.remote)));
-        if !detailed {
-            all.iter_mut().for_each(|socket| socket.detail = None);
-        }
-        all
-    }
-
-    fn pair_sockets<'a>(&'a self, id: u32, pair: &PairRegion, in_use: &InUse, all: &mut Vec<Socket<'a>>) {
-        for (slot, &Connection { addresses, applications, stage, grant }) in pair.connections() {
-            let Some(Slot { half }) = pair.region.slot(slot) else { continue };
-            let is_unused = stage == Stage::Lent && !in_use.contains(&SlotKey { region: id, slot });
-            if is_unused {
-                continue;
-            }
-            let connection = Connection { addresses, applications, stage, grant };
-            for side in 0..2 {
-                all.extend(self.end("pair", &connection, side, &half[side], &half[side ^ 1]));
-            }
-        }
-    }
-
-    fn relay_sockets<'a>(&'a self, relay: &Relay, all: &mut Vec<Socket<'a>>) {
-        for (side, SlotKey { region, slot }) in relay.places() {
-            let halves = self.regions.get(&region).and_then(|r| r.memory.halves(slot));
-            let Some((service, application)) = halves else { continue };
-            all.extend(self.end("relay", &relay.connection, side, application, service));
-        }
-    }
-
-    fn flow_sockets<'a>(&'a self, all: &mut Vec<Socket<'a>>) {
-        self.tcp.slow.for_each_socket(|s| {
-            // Listeners were listed with their accept queues.
-            let Some(remote) = s.remote else { return };
-            let slot = s.owner.and_then(|owner| {
-                let region = self.regions.get(self.indices.get(u32::from(owner.region))?)?;
-                let (service, app) = region.memory.halves(owner.slot)?;
-                let key = SlotKey { region: region.memory.id, slot: owner.slot };
-                Some((region.owner, service, app, key))
-            });
-            let info = s.flow.and_then(|flow| self.tcp.slow.info(self.tcp_now(), flow));
-            let load = |word: &std::sync::atomic::AtomicU64| word.load(Relaxed);
-            let owner = s.owner.filter(|_| self.cores.len() > 1);
-            let group = owner.map(|_| wire::FourTuple::new(s.local, remote).group());
-            let mut line = self.blank(slot.map_or(0, |(owner, ..)| owner));
-            let halves = slot.as_ref().map(|(_, service, app, _)| (*service, *app));
-            let mut detail = explain::of_flow(s.state, halves, info.clone());
-            detail.channel = s.owner.and_then(|owner| self.why_plain(owner.region, owner.slot));
-            detail.class =
-                s.flow.and_then(|flow| self.tcp.slow.asked_class(flow)).map(|class| class.to_string());
-            line.detail = Some(Box::new(detail));
-            if let Some((_, service, app, key)) = slot {
-                line.congestion = self.governed(key, info.as_ref());
-                line.recv_queue = load(&service.tx_head).saturating_sub(load(&app.rx_tail));
-                line.send_queue = load(&app.tx_head).saturating_sub(load(&service.rx_tail));
-                (line.bytes_in, line.bytes_out) = (load(&app.rx_tail), load(&app.tx_head));
-            }
-            all.push(Socket {
-                state: name_of(s.state),
-                local: SocketAddr::from(s.local).to_string(),
-                remote: SocketAddr::from(remote).to_string(),
-                kind: "flow",
-                retransmits: info.as_ref().map_or(0, |i| u64::from(i.total_retrans)),
-                rtt_us: info.as_ref().map_or(0, |i| i.rtt),
-                cwnd: info.as_ref().map_or(0, |i| i.snd_cwnd),
-                mss: info.as_ref().map_or(0, |i| i.snd_mss),
-                pacing_rate: info.as_ref().map_or(0, |i| i.pacing_rate),
-                core: owner.map(|owner| owner.core),
-                group,
-                ..line
-            });
-        });
+        Begun::Job(job)
     }
 
     /// Why that connection does not go by channel; `None`: the service has no channels, or the peer has opened it.
-    fn why_plain(&self, index: u16, slot: u32) -> Option<String> {
+    pub fn why_plain(&self, index: u16, slot: u32) -> Option<String> {
         let region = self.regions.get(self.indices.get(u32::from(index))?)?;
         match region.slots.get(slot)? {
             Use::Flow(Flow { application: OWNER, .. }) => Some("a channel to another service".to_owned()),
@@ -306,14 +222,14 @@ impl Registry {
     }
 
     /// The line of one end of a connection, unless it is closed.
-    fn end(
+    pub fn end_line(
         &self,
         kind: &'static str,
         connection: &Connection,
         side: usize,
         own: &Half,
         peer: &Half,
-    ) -> Option<Socket<'_>> {
+    ) -> Option<Socket> {
         if own.flags.load(Relaxed) & RELEASED != 0 {
             return None;
         }
@@ -325,15 +241,15 @@ impl Registry {
         let other = self.applications.get(&connection.applications[side ^ 1]).map(|a| &a.process);
         let detail = Detail {
             peer_pid: other.map(|p| p.pid),
-            peer_process: other.map(|p| p.process.as_str()),
+            peer_process: other.map(|p| p.process.clone()),
             peer_uid: other.map(|p| p.uid),
             ..explain::of_shared(connection.stage, own, peer, queued(own, peer), queued(peer, own))
         };
         Some(Socket {
             state: state(own, peer, connection.stage, side == 0),
             detail: Some(Box::new(detail)),
-            local: connection.addresses[side].to_string(),
-            remote: connection.addresses[side ^ 1].to_string(),
+            local: connection.addresses[side],
+            remote: Some(connection.addresses[side ^ 1]),
             kind,
             recv_queue: queued(peer, own),
             send_queue: queued(own, peer),
@@ -344,15 +260,15 @@ impl Registry {
     }
 
     /// A line with the process alone.
-    pub fn blank(&self, application: u32) -> Socket<'_> {
+    pub fn blank(&self, application: u32) -> Socket {
         let process = self.applications.get(&application).map(|a| &a.process);
         Socket {
             proto: "tcp",
             state: "",
-            local: String::new(),
-            remote: String::new(),
+            local: NOWHERE,
+            remote: None,
             pid: process.map_or(0, |p| p.pid),
-            process: process.map_or("-", |p| p.process.as_str()),
+            process: process.map_or_else(|| "-".to_owned(), |p| p.process.clone()),
             uid: process.map_or(0, |p| p.uid),
             kind: "",
             recv_queue: 0,
@@ -372,15 +288,19 @@ impl Registry {
     }
 }
 
-/// The reply with a report's memfd, or a refusal if it could not be written.
+/// The reply with a short report's memfd, or a refusal if it could not be written.
 pub fn answer_of(json: serde_json::Result<Vec<u8>>) -> Answer {
     match json.map_err(|_| Errno::INVAL).and_then(|text| memfd_of(&text)) {
         Ok(fd) => Answer::Reply(Reply::Text, vec![Arc::new(fd)]),
-        Err(e) => Answer::refused(e, "the report could not be written"),
+        Err(e) => Answer::refused(e, UNWRITTEN),
     }
 }
 
-fn memfd_of(text: &[u8]) -> Result<OwnedFd, Errno> {
+/// Why a report is refused that could not be written.
+pub const UNWRITTEN: &str = "the report could not be written";
+
+/// A report's text in a memfd.
+pub fn memfd_of(text: &[u8]) -> Result<OwnedFd, Errno> {
     let fd = memfd_create(c"towpath-report", MemfdFlags::CLOEXEC)?;
     let mut at = 0;
     while at < text.len() {

@@ -1,6 +1,8 @@
 //! Tests of helpers; some have a helper without a thread.
 
 use super::*;
+use crate::registry::Registry;
+use crate::registry::report::job::Making;
 use rustix::event::{PollFd, PollFlags, poll};
 
 const USER: u32 = 1000;
@@ -14,7 +16,7 @@ fn helpers() -> Helpers {
 }
 
 /// Adds an idle helper that has no thread. Returns the thread's ends.
-fn add_idle(helpers: &mut Helpers) -> (OwnedFd, Receiver<Task>) {
+fn add_idle(helpers: &mut Helpers) -> (OwnedFd, Receiver<(Task, Option<Report>)>) {
     let (its, orders) = add_starting(helpers);
     let mut last = helpers.helpers.last_entry().unwrap();
     last.get_mut().its = None;
@@ -22,7 +24,7 @@ fn add_idle(helpers: &mut Helpers) -> (OwnedFd, Receiver<Task>) {
 }
 
 /// The same for a helper that is starting.
-fn add_starting(helpers: &mut Helpers) -> (OwnedFd, Receiver<Task>) {
+fn add_starting(helpers: &mut Helpers) -> (OwnedFd, Receiver<(Task, Option<Report>)>) {
     let ((socket, its), (tasks, orders)) = (sockets(), channel());
     let far = its.try_clone().unwrap();
     let since = Instant::now();
@@ -144,6 +146,46 @@ fn a_stuck_user_is_served_again_when_its_helper_has_ended() {
     assert!(helpers.finished(start + STUCK).is_empty(), "the line was given up already");
     check_that_jobs_are_done(&mut helpers);
 }
+
+/// A report of which nothing is left to do but to write it.
+#[derive(Debug)]
+struct Complete(Result<&'static str, Errno>);
+
+impl Making for Complete {
+    fn go_on(&mut self, _: &Registry, _: usize) -> bool {
+        true
+    }
+
+    fn write(self: Box<Self>) -> Result<Vec<u8>, Refused> {
+        Ok(self.0?.into())
+    }
+}
+
+#[test]
+fn a_report_is_written_and_sent_while_what_its_user_shows_sticks() {
+    let (mut helpers, start) = (helpers(), Instant::now());
+    let _far = add_idle(&mut helpers);
+    helpers.ask(USER, Job::Receive(7, Arc::new(Line::new(sockets().0))), start).unwrap();
+    let asker = Asker { id: 5, number: 6 };
+    for (text, is_text) in [(Ok("[]"), true), (Err(Errno::NOSPC), false)] {
+        let (far, line) = sockets();
+        let report = Some(Report::new(Complete(text)));
+        helpers.ask(USER, Job::Report(asker, Arc::new(Line::new(line)), report), start).unwrap();
+        assert!(matches!(next(&mut helpers)[..], [Done::Reported(same, Ok(()))] if same == asker));
+        let got = Line::new(far).receive::<ToApplication>(true).unwrap();
+        assert_eq!(
+            (got.message == ToApplication::Reply(6, Reply::Text), got.fds.len()),
+            (is_text, is_text.into())
+        );
+    }
+    assert_eq!(helpers.running().count(), 1, "the first helper still works");
+    let _ = helpers.finished(start + STUCK);
+    let refused = helpers.ask(USER, Job::Receive(9, Arc::new(Line::new(sockets().0))), start + STUCK);
+    assert_eq!(refused, Err(Errno::AGAIN));
+    let report = Job::Report(asker, Arc::new(Line::new(sockets().0)), Some(Report::new(Complete(Ok("[]")))));
+    helpers.ask(USER, report, start + STUCK).unwrap();
+}
+
 #[test]
 fn a_policy_that_is_read_slowly_keeps_no_user_waiting() {
     let (mut helpers, start) = (helpers(), Instant::now());

@@ -34,7 +34,7 @@ use shm::half_flags::{ERRNO_SHIFT, FAILED, OPEN};
 use slowpath::Connect;
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 use wire::Endpoint;
 
@@ -462,11 +462,16 @@ impl Registry {
     }
 
     /// The state of all sessions; `None`: there are no channels, or the engine does not answer within a tenth of a second.
-    pub fn channels_seen(&self) -> Option<Snapshot> {
+    fn channels_seen(&self) -> Option<Snapshot> {
+        self.ask_for_channels()?.recv_timeout(ANSWER_TIME).ok()
+    }
+
+    /// Asks for the state of all sessions, and does not wait for it; `None`: there are no channels.
+    pub fn ask_for_channels(&self) -> Option<Receiver<Snapshot>> {
         self.channels.as_ref()?;
         let (ask, answer) = channel();
         self.say_at_once(Say::Report(ask));
-        answer.recv_timeout(ANSWER_TIME).ok()
+        Some(answer)
     }
 
     /// That region ends: its index is about to be another's. What its programs have written is sent by the engine, which has its memory.

@@ -3,19 +3,23 @@
 use super::control::Counted;
 use super::peers::Standing;
 use super::snapshot::{ChannelSeen, SessionSeen, Snapshot, SocketSeen};
+use crate::cores::answers;
 use crate::registry::Registry;
 use crate::registry::memory::connection::Stage;
-use crate::registry::memory::region::Use;
 use crate::registry::report::explain::of_shared;
+use crate::registry::report::job::{Making, Refused};
+use crate::registry::report::socket_list::channel_flow;
 use crate::registry::report::{Socket, Viewer, state};
-use crate::registry::tcp::{Carrier, Flow};
 use channel::lane::Class;
 use serde::Serialize;
+use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::Receiver;
 
 /// The whole answer to `towpath channels`.
 #[derive(Debug, Default, Serialize)]
-pub struct Report<'a> {
+struct Report {
     /// False: `--channel-peers` names no host, and the rest is empty.
     is_on: bool,
     /// The TCP port of the channel service.
@@ -25,7 +29,7 @@ pub struct Report<'a> {
     counted: Totals,
     peers: Vec<Peer>,
     sessions: Vec<Session>,
-    sockets: Vec<Virtual<'a>>,
+    sockets: Vec<Virtual>,
 }
 
 /// Counts since the service started.
@@ -102,13 +106,13 @@ struct Session {
 
 /// One virtual socket of a program of this host.
 #[derive(Debug, Serialize)]
-struct Virtual<'a> {
+struct Virtual {
     session: String,
     socket: u32,
     local: String,
     remote: String,
     pid: i32,
-    process: &'a str,
+    process: String,
     /// Bytes that the peer may still send.
     credit: u64,
     /// Bytes written that the peer's socket does not have.
@@ -121,41 +125,141 @@ fn id(session: u128) -> String {
     format!("{session:032x}")
 }
 
-fn channel(registry: &Registry, seen: &ChannelSeen) -> Channel {
-    let &ChannelSeen { number, address, slot, core, sockets, unsent, unconfirmed, retransmits } = seen;
-    let ends = slot.and_then(|slot| registry.channel_ends(slot));
-    let [local, remote] = [0, 1].map(|end| ends.map(|ends| ends[end].to_string()));
-    Channel {
-        number,
-        local,
-        remote: remote.unwrap_or_else(|| address.to_string()),
-        core,
-        sockets,
-        unsent,
-        unconfirmed,
-        retransmits,
+/// What the control thread knows of sockets over channels, by region and slot, and of the channels' connections, by slot.
+#[derive(Debug, Default)]
+struct Known {
+    sockets: HashMap<(u32, u32), Virtual>,
+    ends: HashMap<u32, [SocketAddr; 2]>,
+    /// Why chunks are placed as they are, for sockets that need latency and throughput.
+    policy_why: [&'static str; 2],
+}
+
+impl Known {
+    fn channel(&self, seen: &ChannelSeen) -> Channel {
+        let &ChannelSeen { number, address, slot, core, sockets, unsent, unconfirmed, retransmits } = seen;
+        let ends = slot.and_then(|slot| self.ends.get(&slot));
+        let [local, remote] = [0, 1].map(|end| ends.map(|ends| ends[end].to_string()));
+        Channel {
+            number,
+            local,
+            remote: remote.unwrap_or_else(|| address.to_string()),
+            core,
+            sockets,
+            unsent,
+            unconfirmed,
+            retransmits,
+        }
+    }
+
+    fn session(&self, seen: &SessionSeen) -> Session {
+        let [latency, throughput] = self.policy_why;
+        let (class, policy_why) = match seen.class {
+            Class::Latency => ("latency", latency),
+            Class::Throughput => ("throughput", throughput),
+        };
+        Session {
+            session: id(seen.id),
+            peer: seen.peer.to_string(),
+            class,
+            opener: seen.is_opener,
+            uid: seen.user,
+            policy: seen.policy,
+            policy_why,
+            sockets: seen.sockets,
+            channels: seen.channels.iter().map(|seen| self.channel(seen)).collect(),
+            channels_wanted: seen.wanted.map(|(number, _)| number),
+            channels_why: seen.wanted.map(|(_, why)| why),
+            bytes_again: seen.counters.bytes_again,
+            bytes_twice: seen.counters.bytes_twice,
+            channels_lost: seen.counters.channels_lost,
+        }
+    }
+
+    fn socket(&mut self, seen: &SocketSeen) -> Option<Virtual> {
+        let known = self.sockets.remove(&(seen.region, seen.slot))?;
+        let (session, socket) = (id(seen.session), seen.socket);
+        Some(Virtual { session, socket, credit: seen.credit, queue: seen.queue, ..known })
     }
 }
 
-fn session(registry: &Registry, seen: &SessionSeen) -> Session {
-    Session {
-        session: id(seen.id),
-        peer: seen.peer.to_string(),
-        class: match seen.class {
-            Class::Latency => "latency",
-            Class::Throughput => "throughput",
-        },
-        opener: seen.is_opener,
-        uid: seen.user,
-        policy: seen.policy,
-        policy_why: registry.channels.as_ref().map_or("", |channels| channels.policy_why(seen.class)),
-        sockets: seen.sockets,
-        channels: seen.channels.iter().map(|seen| channel(registry, seen)).collect(),
-        channels_wanted: seen.wanted.map(|(number, _)| number),
-        channels_why: seen.wanted.map(|(_, why)| why),
-        bytes_again: seen.counters.bytes_again,
-        bytes_twice: seen.counters.bytes_twice,
-        channels_lost: seen.counters.channels_lost,
+/// The counts of `towpath stat`: the engine is asked for its own, and answers while the report is made.
+#[derive(Debug)]
+pub struct Counts {
+    counted: Counted,
+    seen: Receiver<Snapshot>,
+}
+
+impl Counts {
+    /// Asks the engine; `None`: there are no channels.
+    pub fn ask(registry: &Registry) -> Option<Self> {
+        let counted = registry.channels.as_ref()?.counted;
+        registry.ask_for_channels().map(|seen| Self { counted, seen })
+    }
+
+    /// The counts. Waits for the engine's answer.
+    pub fn totals(self) -> Totals {
+        let seen = answers(&[self.seen]).pop().flatten().unwrap_or_default();
+        Totals::of(self.counted, &seen)
+    }
+}
+
+/// The report of `towpath channels` that is being made.
+#[derive(Debug)]
+pub struct ChannelsReport {
+    viewer: Viewer,
+    report: Report,
+    counts: Option<Counts>,
+    known: Known,
+    /// The regions that are still to be looked at, and the slots of the last of them from this number on.
+    regions: Vec<u32>,
+    slot: u32,
+}
+
+impl ChannelsReport {
+    /// Begins the report.
+    pub fn new(registry: &Registry, viewer: Viewer) -> Self {
+        let (report, known) = registry.channels_report();
+        let counts = Counts::ask(registry);
+        let regions = registry.regions.keys().copied().filter(|_| counts.is_some()).collect();
+        Self { viewer, report, counts, known, regions, slot: 0 }
+    }
+}
+
+impl Making for ChannelsReport {
+    fn go_on(&mut self, registry: &Registry, most: usize) -> bool {
+        let own = registry.channels.as_ref().map(|channels| channels.own);
+        let mut left = most;
+        while left > 0 {
+            let Some(&region) = self.regions.last() else { return true };
+            let end = registry.regions.get(&region).map_or(0, |r| r.slots.end_used());
+            let upto = end.min(self.slot.saturating_add(left as u32));
+            for slot in self.slot..upto {
+                if own == Some(region) {
+                    self.known.ends.extend(registry.channel_ends(slot).map(|ends| (slot, ends)));
+                } else {
+                    let socket = registry.virtual_socket(region, slot, self.viewer);
+                    self.known.sockets.extend(socket.map(|socket| ((region, slot), socket)));
+                }
+            }
+            left = left.saturating_sub(1 + upto.saturating_sub(self.slot) as usize);
+            self.slot = upto;
+            if upto >= end {
+                self.regions.pop();
+                self.slot = 0;
+            }
+        }
+        self.regions.is_empty()
+    }
+
+    fn write(self: Box<Self>) -> Result<Vec<u8>, Refused> {
+        let Self { mut report, counts, mut known, .. } = *self;
+        if let Some(Counts { counted, seen }) = counts {
+            let seen = answers(&[seen]).pop().flatten().unwrap_or_default();
+            report.counted = Totals::of(counted, &seen);
+            report.sessions = seen.sessions.iter().map(|seen| known.session(seen)).collect();
+            report.sockets = seen.sockets.iter().filter_map(|socket| known.socket(socket)).collect();
+        }
+        Ok(serde_json::to_vec(&report)?)
     }
 }
 
@@ -177,10 +281,9 @@ impl Totals {
 }
 
 impl Registry {
-    /// Answers `Report::Channels`: everything about sessions, and the sockets of processes that `viewer` may see.
-    pub fn channels_report(&self, viewer: Viewer) -> Report<'_> {
-        let Some(channels) = &self.channels else { return Report::default() };
-        let seen = self.channels_seen().unwrap_or_default();
+    /// What `Report::Channels` tells of peers and rules, and what is known of classes.
+    fn channels_report(&self) -> (Report, Known) {
+        let Some(channels) = &self.channels else { return (Report::default(), Known::default()) };
         let standing = |(peer, standing): (std::net::IpAddr, Standing)| {
             let (standing, why) = match standing {
                 Standing::Unknown => return None,
@@ -192,70 +295,60 @@ impl Registry {
         };
         let mut peers: Vec<Peer> = channels.peers.iter(self.now).filter_map(standing).collect();
         peers.sort_by(|a, b| a.peer.cmp(&b.peer));
-        Report {
+        let report = Report {
             is_on: true,
             port: channels.port(),
             rules: channels.rules().iter().map(ToString::to_string).collect(),
-            counted: Totals::of(channels.counted, &seen),
             peers,
-            sessions: seen.sessions.iter().map(|seen| session(self, seen)).collect(),
-            sockets: seen.sockets.iter().filter_map(|socket| self.virtual_socket(socket, viewer)).collect(),
-        }
+            ..Report::default()
+        };
+        let policy_why = [Class::Latency, Class::Throughput].map(|class| channels.policy_why(class));
+        (report, Known { policy_why, ..Known::default() })
     }
 
-    /// The counts for `towpath stat`; `None`: there are no channels.
-    pub fn channel_totals(&self) -> Option<Totals> {
-        let counted = self.channels.as_ref()?.counted;
-        Some(Totals::of(counted, &self.channels_seen().unwrap_or_default()))
-    }
-
-    fn virtual_socket(&self, seen: &SocketSeen, viewer: Viewer) -> Option<Virtual<'_>> {
-        let Some(Use::Flow(flow)) = self.regions.get(&seen.region)?.slots.get(seen.slot) else { return None };
+    /// What the control thread knows of the virtual socket in a slot, if `viewer` may see its process.
+    fn virtual_socket(&self, region: u32, slot: u32, viewer: Viewer) -> Option<Virtual> {
+        let (flow, _) = channel_flow(self.regions.get(&region)?.slots.get(slot))?;
         let process = self.applications.get(&flow.application).map(|a| &a.process);
         process.is_none_or(|p| viewer.sees(p.uid)).then(|| Virtual {
-            session: id(seen.session),
-            socket: seen.socket,
+            session: String::new(),
+            socket: 0,
             local: flow.ends[0].to_string(),
             remote: flow.ends[1].to_string(),
             pid: process.map_or(0, |p| p.pid),
-            process: process.map_or("-", |p| p.process.as_str()),
-            credit: seen.credit,
-            queue: seen.queue,
+            process: process.map_or_else(|| "-".to_owned(), |p| p.process.clone()),
+            credit: 0,
+            queue: 0,
             why: flow.why.map(|why| why.to_string()),
         })
     }
 
-    /// The lines of `towpath ss` for virtual sockets.
-    pub fn channel_sockets<'a>(&'a self, all: &mut Vec<Socket<'a>>) {
-        for region in self.regions.values().filter(|_| self.channels.is_some()) {
-            for (slot, used) in region.slots.iter() {
-                let Use::Flow(flow @ Flow { carrier: Carrier::Channel { pending, .. }, .. }) = used else {
-                    continue;
-                };
-                let Some((service, app)) = region.memory.halves(slot) else { continue };
-                let is_open = service.flags.load(Relaxed) & shm::half_flags::OPEN != 0 && pending.is_none();
-                let stage = if is_open { Stage::Accepted } else { Stage::Pending };
-                let queued = |from: &shm::Half, to: &shm::Half| {
-                    let bytes = from.tx_head.load(Relaxed).saturating_sub(to.rx_tail.load(Relaxed));
-                    bytes.min(self.config.region_data)
-                };
-                let (unread, unsent) = (queued(service, app), queued(app, service));
-                let mut detail = of_shared(stage, app, service, unsent, unread);
-                detail.channel = flow.why.map(|why| format!("by channel: {why}"));
-                detail.channel.get_or_insert_with(|| "by channel: the peer has opened it".to_owned());
-                all.push(Socket {
-                    state: state(app, service, stage, flow.why.is_some()),
-                    local: flow.ends[0].to_string(),
-                    remote: flow.ends[1].to_string(),
-                    kind: "channel",
-                    recv_queue: unread,
-                    send_queue: unsent,
-                    bytes_in: app.rx_tail.load(Relaxed),
-                    bytes_out: app.tx_head.load(Relaxed),
-                    detail: Some(Box::new(detail)),
-                    ..self.blank(flow.application)
-                });
-            }
-        }
+    /// The line of `towpath ss` for the virtual socket in a slot; `None`: there is none.
+    pub fn channel_line(&self, region: u32, slot: u32) -> Option<Socket> {
+        let region = self.regions.get(&region)?;
+        let (flow, is_pending) = channel_flow(region.slots.get(slot))?;
+        let (service, app) = region.memory.halves(slot)?;
+        let is_open = service.flags.load(Relaxed) & shm::half_flags::OPEN != 0 && !is_pending;
+        let stage = if is_open { Stage::Accepted } else { Stage::Pending };
+        let queued = |from: &shm::Half, to: &shm::Half| {
+            let bytes = from.tx_head.load(Relaxed).saturating_sub(to.rx_tail.load(Relaxed));
+            bytes.min(self.config.region_data)
+        };
+        let (unread, unsent) = (queued(service, app), queued(app, service));
+        let mut detail = of_shared(stage, app, service, unsent, unread);
+        detail.channel = flow.why.map(|why| format!("by channel: {why}"));
+        detail.channel.get_or_insert_with(|| "by channel: the peer has opened it".to_owned());
+        Some(Socket {
+            state: state(app, service, stage, flow.why.is_some()),
+            local: flow.ends[0],
+            remote: Some(flow.ends[1]),
+            kind: "channel",
+            recv_queue: unread,
+            send_queue: unsent,
+            bytes_in: app.rx_tail.load(Relaxed),
+            bytes_out: app.tx_head.load(Relaxed),
+            detail: Some(Box::new(detail)),
+            ..self.blank(flow.application)
+        })
     }
 }

@@ -4,7 +4,8 @@ use crate::registry::agents::Agents;
 use crate::registry::agents::report::{AgentShown, ProgramShown};
 use crate::registry::choice::{Governed, Law, Source};
 use crate::registry::memory::slot_key::SlotKey;
-use crate::registry::report::{Viewer, answer_of};
+use crate::registry::report::job::{Job, Making, Refused};
+use crate::registry::report::{Begun, Viewer, answer_of};
 use crate::registry::tcp::Flow;
 use crate::registry::{Answer, Registry};
 use congestion::Algorithm;
@@ -37,10 +38,10 @@ struct List {
 
 /// The answer to `towpath cc show`.
 #[derive(Debug, Serialize)]
-struct Shown<'a> {
+struct Shown {
     local: SocketAddr,
     remote: SocketAddr,
-    process: &'a str,
+    process: String,
     uid: u32,
     #[serde(flatten)]
     governed: Governed,
@@ -49,30 +50,130 @@ struct Shown<'a> {
     info: TcpInfo,
 }
 
+/// The flows that are still to be looked at by a report: regions, and the slots of the last of them from `slot` on.
+#[derive(Debug)]
+struct FlowsLeft {
+    regions: Vec<u32>,
+    slot: u32,
+}
+
+impl FlowsLeft {
+    fn all(registry: &Registry) -> Self {
+        Self { regions: registry.regions.keys().copied().collect(), slot: 0 }
+    }
+
+    /// Looks at about `most` slots more, until `see` is true for a flow. True: no flow is left to look at, or to look for.
+    fn look(
+        &mut self,
+        registry: &Registry,
+        most: usize,
+        mut see: impl FnMut(SlotKey, &Flow) -> bool,
+    ) -> bool {
+        let mut left = most;
+        while left > 0 {
+            let Some(&region) = self.regions.last() else { return true };
+            let end = registry.regions.get(&region).map_or(0, |r| r.slots.end_used());
+            let upto = end.min(self.slot.saturating_add(left as u32));
+            for slot in self.slot..upto {
+                let key = SlotKey { region, slot };
+                if registry.flow_at(key).is_some_and(|flow| see(key, flow)) {
+                    return true;
+                }
+            }
+            left = left.saturating_sub(1 + upto.saturating_sub(self.slot) as usize);
+            self.slot = upto;
+            if upto >= end {
+                self.regions.pop();
+                self.slot = 0;
+            }
+        }
+        self.regions.is_empty()
+    }
+}
+
+/// The report of `towpath cc list` that is being made.
+#[derive(Debug)]
+struct ListReport {
+    list: List,
+    left: FlowsLeft,
+}
+
+impl Making for ListReport {
+    fn go_on(&mut self, registry: &Registry, most: usize) -> bool {
+        let flows = &mut self.list.flows;
+        self.left.look(registry, most, |key, _| {
+            if let Some(governed) = registry.governed(key, None) {
+                *flows.entry(governed.in_force).or_insert(0) += 1;
+            }
+            false
+        })
+    }
+
+    fn write(self: Box<Self>) -> Result<Vec<u8>, Refused> {
+        Ok(serde_json::to_vec(&self.list)?)
+    }
+}
+
+/// The report of `towpath cc show` that is being made.
+#[derive(Debug)]
+struct ShowReport {
+    ends: FlowEnds,
+    viewer: Viewer,
+    left: FlowsLeft,
+    shown: Option<Box<Shown>>,
+}
+
+impl Making for ShowReport {
+    fn go_on(&mut self, registry: &Registry, most: usize) -> bool {
+        let (ends, viewer, shown) = (self.ends, self.viewer, &mut self.shown);
+        self.left.look(registry, most, |key, flow| {
+            let is_it = flow.ends == [ends.local, ends.remote];
+            if is_it {
+                *shown = registry.shown_flow(key, flow, ends, viewer).map(Box::new);
+            }
+            is_it
+        })
+    }
+
+    fn write(self: Box<Self>) -> Result<Vec<u8>, Refused> {
+        match self.shown {
+            Some(shown) => Ok(serde_json::to_vec(&shown)?),
+            None => Err(Refused(Errno::NOENT, UNKNOWN)),
+        }
+    }
+}
+
+/// Why a flow is not shown.
+const UNKNOWN: &str = "there is no such flow over the port, or it is another user's; `towpath ss` lists flows as LOCAL and PEER";
+
 impl Registry {
-    /// Answers `Report::Congestion`; the control loop has checked that the asking user may make a change.
-    pub fn congestion(&mut self, ask: &CongestionAsk, viewer: Viewer) -> Answer {
+    /// Begins to answer `Report::Congestion`; the control loop has checked that the asking user may make a change.
+    pub fn congestion(&mut self, ask: CongestionAsk, viewer: Viewer) -> Begun {
+        let left = FlowsLeft::all(self);
         match ask {
-            CongestionAsk::List => answer_of(serde_json::to_vec(&self.list())),
-            CongestionAsk::Show(ends) => self.show_flow(*ends, viewer),
+            CongestionAsk::List => Begun::Job(Job::new(ListReport { list: self.list(), left })),
+            CongestionAsk::Show(ends) => Begun::Job(Job::new(ShowReport { ends, viewer, left, shown: None })),
             CongestionAsk::Transcript { from } => {
                 let now = self.tcp_now();
-                match &mut self.agents {
-                    Some(agents) => answer_of(serde_json::to_vec(&agents.take_transcript(now, *from))),
+                let answer = match &mut self.agents {
+                    Some(agents) => answer_of(serde_json::to_vec(&agents.take_transcript(now, from))),
                     None => {
                         Answer::refused(Errno::NOENT, "it has no socket for agents: `towpath up --cc-socket`")
                     }
-                }
+                };
+                answer.into()
             }
             CongestionAsk::Set { which, name, is_live } => {
-                match self.set_congestion(which, *name, *is_live) {
+                let answer = match self.set_congestion(&which, name, is_live) {
                     Ok(done) => answer_of(serde_json::to_vec(&done)),
                     Err(why) => Answer::refused(Errno::INVAL, &why),
-                }
+                };
+                answer.into()
             }
         }
     }
 
+    /// The list without numbers of flows.
     fn list(&self) -> List {
         let rules = self.choices.rules().iter().map(|(rule, source)| RuleShown {
             rule: rule.to_string(),
@@ -81,46 +182,30 @@ impl Registry {
                 Source::Command => "cc set",
             },
         });
-        let mut flows = BTreeMap::new();
-        for key in self.all_flows() {
-            if let Some(governed) = self.governed(key, None) {
-                *flows.entry(governed.in_force).or_insert(0) += 1;
-            }
-        }
         List {
             default: self.choices.default().to_string(),
             built_in: Algorithm::NAMES,
             of_agents: self.choices.agents().map(String::from).collect(),
             agents: self.agents.iter().flat_map(Agents::list).collect(),
             rules: rules.collect(),
-            flows,
+            flows: BTreeMap::new(),
         }
     }
 
-    fn show_flow(&self, ends: FlowEnds, viewer: Viewer) -> Answer {
-        let is_it = |key: &SlotKey| self.flow_at(*key).is_some_and(|f| f.ends == [ends.local, ends.remote]);
-        let unknown = "there is no such flow over the port, or it is another user's; `towpath ss` lists flows as LOCAL and PEER";
-        let found = self.all_flows().into_iter().find(is_it).and_then(|key| Some((key, self.flow_at(key)?)));
-        let Some((key, flow)) = found else { return Answer::refused(Errno::NOENT, unknown) };
+    fn shown_flow(&self, key: SlotKey, flow: &Flow, ends: FlowEnds, viewer: Viewer) -> Option<Shown> {
         let subject = self.flow_subject(flow.application, ends.local, Some(ends.remote));
-        let info = self
-            .regions
-            .get(&key.region)
-            .and_then(|r| self.tcp.slow.slot_info(self.tcp_now(), r.memory.index, key.slot));
-        let governed = self.governed(key, info.as_ref());
-        let (Some(info), Some(governed), true) = (info, governed, viewer.sees(subject.uid)) else {
-            return Answer::refused(Errno::NOENT, unknown);
-        };
-        let shown = Shown {
+        let index = self.regions.get(&key.region)?.memory.index;
+        let info = self.tcp.slow.slot_info(self.tcp_now(), index, key.slot)?;
+        let governed = self.governed(key, Some(&info))?;
+        viewer.sees(subject.uid).then(|| Shown {
             local: ends.local,
             remote: ends.remote,
-            process: subject.app,
+            process: subject.app.to_owned(),
             uid: subject.uid,
             governed,
             program: self.program_of(flow),
             info,
-        };
-        answer_of(serde_json::to_vec(&shown))
+        })
     }
 
     fn program_of(&self, flow: &Flow) -> Option<ProgramShown> {

@@ -15,6 +15,7 @@ use crate::registry::memory::region::AppRegion;
 use crate::registry::memory::slot_key::SlotKey;
 use base::limits::SLOTS_MAX;
 use control::{AcceptRecord, Grant, Left, Lent, MESSAGE_MAX};
+use shm::SockBlock;
 use shm::half_flags::{LENT, RELEASED};
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -280,22 +281,17 @@ impl Registry {
         in_use
     }
 
-    /// All lent slots with a socket in them.
-    pub fn all_lent_in_use(&self) -> InUse {
-        if self.pairs.values().all(|pair| pair.lent() == 0) {
-            return InUse::new();
-        }
-        self.lent_blocks(|_| true).collect()
-    }
-
     /// The lent slots named by socket blocks of the processes that `of` selects.
     fn lent_blocks(&self, of: impl Fn(u32) -> bool) -> impl Iterator<Item = SlotKey> {
         let regions = self.regions.values().filter(move |r| of(r.owner));
-        regions.flat_map(AppRegion::sock_blocks).filter_map(|block| {
-            let place = SlotKey { region: block.region.load(Relaxed), slot: block.slot.load(Relaxed) };
-            let pair = self.pairs.get(place.region).filter(|_| block.holders.load(Relaxed) != 0)?;
-            let is_lent = pair.connection(place.slot).is_some_and(|c| c.stage == Stage::Lent);
-            is_lent.then_some(place)
-        })
+        regions.flat_map(AppRegion::sock_blocks).filter_map(|block| self.lent_slot_of(block))
+    }
+
+    /// The lent slot that a socket block in use names.
+    pub fn lent_slot_of(&self, block: &SockBlock) -> Option<SlotKey> {
+        let place = SlotKey { region: block.region.load(Relaxed), slot: block.slot.load(Relaxed) };
+        let pair = self.pairs.get(place.region).filter(|_| block.holders.load(Relaxed) != 0)?;
+        let is_lent = pair.connection(place.slot).is_some_and(|c| c.stage == Stage::Lent);
+        is_lent.then_some(place)
     }
 }

@@ -183,6 +183,11 @@ impl PairRegion {
         self.slots.iter()
     }
 
+    /// The slots from this number on have never been used.
+    pub fn slots_end(&self) -> u32 {
+        self.slots.end_used()
+    }
+
     /// How far the connection at a slot has come.
     pub fn set_stage(&mut self, slot: u32, stage: Stage) {
         if let Some(connection) = self.slots.get_mut(slot) {

@@ -8,6 +8,7 @@ use crate::registry::tcp::Flow;
 use flow::Limits;
 use rustix::fd::{AsFd, OwnedFd};
 use shm::{Kind, Params, Region, RegionError, SockBlock};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -69,12 +70,17 @@ impl AppRegion {
 
     /// The socket blocks in pages that are present; no other block can be in use.
     pub fn sock_blocks(&self) -> impl Iterator<Item = &SockBlock> {
+        self.sock_blocks_in(0..self.memory.region().layout().params.slots)
+    }
+
+    /// Those with these numbers, and perhaps some that share a page with them.
+    pub fn sock_blocks_in(&self, blocks: Range<u32>) -> impl Iterator<Item = &SockBlock> {
         let region = self.memory.region();
         let start = region.layout().socks as u64;
         let size = size_of::<SockBlock>() as u64;
-        let end = start + u64::from(region.layout().params.slots) * size;
+        let range = start + u64::from(blocks.start) * size..start + u64::from(blocks.end) * size;
         Pages { region, fd: self.memory.fd.as_fd() }
-            .present_parts(&(start..end))
+            .present_parts(&range)
             .into_iter()
             .flat_map(move |part| (part.start - start) / size..(part.end - start).div_ceil(size))
             .filter_map(|i| region.sock(i as u32))

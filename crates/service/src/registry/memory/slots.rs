@@ -57,6 +57,11 @@ impl<T> Slots<T> {
         self.uses.iter().enumerate().filter_map(|(i, u)| Some((self.first + i as u32, u.as_ref()?)))
     }
 
+    /// The slots from this number on have never been used.
+    pub fn end_used(&self) -> u32 {
+        self.first + self.uses.len() as u32
+    }
+
     /// Number of slots in use.
     pub fn used(&self) -> u32 {
         self.used

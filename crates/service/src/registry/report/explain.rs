@@ -1,10 +1,9 @@
 //! The data of `towpath explain`: every socket and what it waits for, and each application's kernel sockets by inode.
 
-use crate::registry::Registry;
 use crate::registry::application::Application;
 use crate::registry::memory::connection::Stage;
+use crate::registry::report::Socket;
 use crate::registry::report::bottleneck::{self, Limit, Numbers};
-use crate::registry::report::{Socket, Viewer};
 use crate::registry::scaling::report::Totals;
 use control::{KernelReason, TcpInfo};
 use queue::Ring;
@@ -17,7 +16,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Fields of a socket in `towpath explain` beyond those of `towpath ss`: what limits the socket, and the numbers behind that.
 #[derive(Debug, Serialize)]
-pub struct Detail<'a> {
+pub struct Detail {
     /// The reason why the socket waits.
     pub limited_by: Limit,
     /// Bytes written and not sent.
@@ -31,7 +30,7 @@ pub struct Detail<'a> {
     /// Process number of the program at the other end, when it is registered here.
     pub peer_pid: Option<i32>,
     /// Command of the program at the other end.
-    pub peer_process: Option<&'a str>,
+    pub peer_process: Option<String>,
     /// User of the program at the other end; decides whether the viewer sees it.
     #[serde(skip)]
     pub peer_uid: Option<u32>,
@@ -45,50 +44,47 @@ pub struct Detail<'a> {
 
 /// One application of `towpath explain`.
 #[derive(Debug, Serialize)]
-struct Explained<'a> {
-    pid: i32,
-    process: &'a str,
+pub struct Explained {
+    /// Number of the process.
+    pub pid: i32,
+    process: String,
     uid: u32,
     fallen_back: u64,
     /// Its kernel sockets: the reason by inode.
     kernel: BTreeMap<u64, KernelReason>,
 }
 
-impl<'a> Explained<'a> {
-    fn of(a: &'a Application) -> Self {
+impl Explained {
+    /// What is known of a process.
+    pub fn of(a: &Application) -> Self {
         Self {
             pid: a.pid,
-            process: &a.process.process,
+            process: a.process.process.clone(),
             uid: a.uid,
             fallen_back: a.process.fallen_back,
             // The last of several entries with one inode counts.
             kernel: a.fallen.iter().map(|(inode, reason)| (*inode, *reason)).collect(),
         }
     }
+
+    /// Number of its kernel sockets.
+    pub fn len(&self) -> usize {
+        self.kernel.len()
+    }
 }
 
 /// The whole answer to `towpath explain`.
 #[derive(Debug, Serialize)]
-pub struct Explanation<'a> {
-    applications: Vec<Explained<'a>>,
-    sockets: Vec<Socket<'a>>,
+pub struct Explanation {
+    /// The processes that the viewer may see, in order of their numbers.
+    pub applications: Vec<Explained>,
+    /// Their sockets.
+    pub sockets: Vec<Socket>,
     /// Cores, and how packets come to them; `None`: there is one core.
-    cores: Option<Totals>,
+    pub cores: Option<Totals>,
 }
 
-impl Registry {
-    /// Answers `Report::Explain`: the processes and sockets that `viewer` may see.
-    pub fn explanation(&self, viewer: Viewer) -> Explanation<'_> {
-        let seen = self.applications.values().filter(|a| viewer.sees(a.uid));
-        let mut applications: Vec<_> = seen.map(Explained::of).collect();
-        applications.sort_by_key(|a| a.pid);
-        let mut sockets = self.sockets(true, viewer);
-        sockets.retain(|socket| viewer.sees(socket.uid));
-        Explanation { applications, sockets, cores: self.scaling.totals_of_several(self.cores.len()) }
-    }
-}
-
-impl<'a> Detail<'a> {
+impl Detail {
     /// A detail in which only the limit is known.
     pub fn of(limited_by: Limit) -> Self {
         Self {
@@ -114,7 +110,7 @@ fn ring_of(half: &Half) -> u64 {
 }
 
 /// The detail of one end of a connection through shared memory.
-pub fn of_shared<'a>(stage: Stage, own: &Half, peer: &Half, queued: u64, unread: u64) -> Detail<'a> {
+pub fn of_shared(stage: Stage, own: &Half, peer: &Half, queued: u64, unread: u64) -> Detail {
     let wants_space = queued > 0 && own.flags.load(Relaxed) & WANT_SPACE != 0;
     let limited_by = match stage {
         Stage::Pending => Limit::Handshake,
@@ -125,11 +121,7 @@ pub fn of_shared<'a>(stage: Stage, own: &Half, peer: &Half, queued: u64, unread:
 }
 
 /// The detail of a connection over the port. `halves` are the service's and the application's.
-pub fn of_flow<'a>(
-    state: slowpath::State,
-    halves: Option<(&Half, &Half)>,
-    info: Option<TcpInfo>,
-) -> Detail<'a> {
+pub fn of_flow(state: slowpath::State, halves: Option<(&Half, &Half)>, info: Option<TcpInfo>) -> Detail {
     use slowpath::State::{CloseWait, Established, SynReceived, SynSent};
     let (Some((service, app)), Some(info)) = (halves, info) else {
         let opening = matches!(state, SynSent | SynReceived);

@@ -51,10 +51,9 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// The sum over all cores, and the slow path's counters.
-    pub fn sum(cores: &[Counted], slow: &SlowPath) -> Self {
+    /// The slow path's counters.
+    pub fn of_slow_path(slow: &SlowPath) -> Self {
         let mut all = Self::default();
-        cores.iter().for_each(|core| all.add(core));
         for (name, n) in slow.counters().iter().filter(|(_, n)| *n > 0) {
             all.slow_path.insert(name, n);
         }
@@ -65,7 +64,8 @@ impl Traffic {
         all
     }
 
-    fn add(&mut self, counted: &Counted) {
+    /// Adds the counters of a core.
+    pub fn add(&mut self, counted: &Counted) {
         let Counted { core, port, .. } = counted;
         self.received_packets += port.received_packets;
         self.received_bytes += port.received_bytes;

@@ -1,16 +1,18 @@
 //! `towpath stat --cycles`: where the time of the service's threads went, and what applications report of theirs.
 
-use crate::cores::Core;
 use crate::cores::meter::{self, Metered};
+use crate::cores::{Core, answers};
 use crate::registry::Registry;
 use crate::registry::memory::Memory;
-use crate::registry::report::Viewer;
-use crate::registry::report::profile_switch::{self, Counting, Mode};
+use crate::registry::report::job::{Job, Making, Refused};
+use crate::registry::report::profile_switch::{self, Mode};
+use crate::registry::report::{Viewer, port_stats};
 use control::Counting as Wish;
 use cycles::{Section, Spent, Ticks};
 use serde::Serialize;
 use shm::{ACCOUNTS, SECTIONS, ThreadAccount};
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::Receiver;
 
 /// Time of one module in one thread or process.
 #[derive(Debug, Serialize)]
@@ -40,9 +42,9 @@ struct Thread {
 
 /// Times that an application reports of its threads.
 #[derive(Debug, Serialize)]
-struct Process<'a> {
+struct Process {
     pid: i32,
-    process: &'a str,
+    process: String,
     said_by: &'static str,
     threads: u32,
     modules: Vec<Module>,
@@ -50,7 +52,7 @@ struct Process<'a> {
 
 /// The report of `towpath stat --cycles`.
 #[derive(Debug, Serialize)]
-pub struct WhoseTime<'a> {
+struct WhoseTime {
     counting: &'static str,
     /// Unit in which cycles are counted.
     unit: &'static str,
@@ -59,7 +61,7 @@ pub struct WhoseTime<'a> {
     /// Ticks during which counting was on: all windows together.
     counted: u64,
     service: Vec<Thread>,
-    applications: Vec<Process<'a>>,
+    applications: Vec<Process>,
 }
 
 fn modules(names: &[&'static str], spent: &[Spent], packets: Option<u64>) -> Vec<Module> {
@@ -99,11 +101,11 @@ struct Said {
 
 impl Said {
     /// Adds account `index`. With `now`, the counter's present value, time in the section that the thread is in counts up to now.
-    fn add(&mut self, index: u32, account: &ThreadAccount, counting: &Counting, now: Option<u64>) {
-        if account.generation.load(Relaxed) != counting.generation() {
+    fn add(&mut self, index: u32, account: &ThreadAccount, of: Counted, now: Option<u64>) {
+        if account.generation.load(Relaxed) != of.generation {
             return;
         }
-        let most = counting.counted();
+        let most = of.ticks;
         // The first account sums up threads that have ended.
         self.threads += u32::from(index > 0);
         for (sum, [ticks, times]) in self.spent.iter_mut().zip(&account.spent) {
@@ -118,7 +120,7 @@ impl Said {
 }
 
 /// The sum of an application's accounts. Reads only pages that the application has made present.
-fn said(memory: &Memory, counting: &Counting) -> Said {
+fn said(memory: &Memory, of: Counted) -> Said {
     let mut said = Said::default();
     let region = memory.region();
     let is_there = |index: u32| {
@@ -127,25 +129,82 @@ fn said(memory: &Memory, counting: &Counting) -> Said {
     };
     let taken = region.header().accounts_taken.load(Relaxed);
     // In sampled counting no thread is in a section between windows.
-    let now = (counting.mode() == Mode::Always).then(|| Ticks::here().now());
+    let now = of.is_always.then(|| Ticks::here().now());
     for index in (0..ACCOUNTS as u32).filter(|index| taken & (1 << index) != 0 && is_there(*index)) {
         let Some(account) = region.account(index) else { continue };
-        said.add(index, account, counting, now);
+        said.add(index, account, of, now);
     }
     said
 }
 
+/// The counting that a report is about.
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    generation: u32,
+    /// Ticks in all its windows.
+    ticks: u64,
+    is_always: bool,
+}
+
+/// The report of `towpath stat --cycles` that is being made.
+#[derive(Debug)]
+struct ProfileReport {
+    viewer: Viewer,
+    of: Counted,
+    all: WhoseTime,
+    cores: Vec<Receiver<port_stats::Counted>>,
+    /// The regions that are still to be looked at.
+    regions: Vec<u32>,
+}
+
+impl Making for ProfileReport {
+    fn go_on(&mut self, registry: &Registry, most: usize) -> bool {
+        for _ in 0..most.div_ceil(ACCOUNTS) {
+            let Some(id) = self.regions.pop() else { return true };
+            let Some(region) = registry.regions.get(&id) else { continue };
+            let owner = registry.applications.get(&region.owner).filter(|a| self.viewer.sees(a.uid));
+            let Some(a) = owner else { continue };
+            let said = said(&region.memory, self.of);
+            let modules = modules(&Section::ALL.map(Section::name), &said.spent, None);
+            if !modules.is_empty() {
+                let (pid, process) = (a.process.pid, a.process.process.clone());
+                let threads = said.threads;
+                self.all.applications.push(Process {
+                    pid,
+                    process,
+                    said_by: "application",
+                    threads,
+                    modules,
+                });
+            }
+        }
+        self.regions.is_empty()
+    }
+
+    fn write(self: Box<Self>) -> Result<Vec<u8>, Refused> {
+        let Self { of, mut all, cores, .. } = *self;
+        let of_cores = answers(&cores).into_iter().enumerate().filter_map(|(i, counted)| {
+            let metered = counted?.cycles;
+            (metered.generation == of.generation).then(|| Thread::of_core(i, &metered))
+        });
+        all.service.splice(0..0, of_cores);
+        all.applications.sort_by_key(|process| process.pid);
+        Ok(serde_json::to_vec(&all)?)
+    }
+}
+
 impl Registry {
-    /// Carries out the wish and reports the times; a wish to end the counting is carried out after the report.
-    pub fn whose_time(&mut self, wish: Wish, viewer: Viewer) -> serde_json::Result<Vec<u8>> {
+    /// Carries out the wish and begins to report the times; a wish to end the counting is carried out after those were read that end with
+    /// it.
+    pub fn whose_time(&mut self, wish: Wish, viewer: Viewer) -> Job {
         if wish != Wish::Off {
             self.count(wish);
         }
-        let text = serde_json::to_vec(&self.told(viewer));
+        let report = self.profile_report(viewer);
         if wish == Wish::Off {
             self.count(wish);
         }
-        text
+        Job::new(report)
     }
 
     /// Sets the counting mode, here and in every region.
@@ -163,42 +222,28 @@ impl Registry {
         }
     }
 
-    fn told(&mut self, viewer: Viewer) -> WhoseTime<'_> {
+    fn profile_report(&mut self, viewer: Viewer) -> ProfileReport {
+        let (mode, ticks) = (self.counting.mode(), self.counting.counted());
+        let of = Counted { generation: self.counting.generation(), ticks, is_always: mode == Mode::Always };
         let mut all = WhoseTime {
-            counting: self.counting.mode().name(),
+            counting: mode.name(),
             unit: Ticks::here().unit(),
             ticks_per_second: self.counting.ticks_per_second(),
-            counted: self.counting.counted(),
+            counted: ticks,
             service: Vec::new(),
             applications: Vec::new(),
         };
-        if self.counting.mode() == Mode::Off {
-            return all;
+        let is_on = mode != Mode::Off;
+        if is_on {
+            all.service.push(Thread {
+                thread: "control".to_owned(),
+                packets_in: None,
+                packets_out: None,
+                modules: modules(&profile_switch::NAMES, &self.counting.own(), None),
+            });
         }
-        for (i, counted) in self.cores.iter().map(Core::count).enumerate() {
-            let metered = counted.map(|c| c.cycles).filter(|m| m.generation == self.counting.generation());
-            all.service.extend(metered.map(|metered| Thread::of_core(i, &metered)));
-        }
-        all.service.push(Thread {
-            thread: "control".to_owned(),
-            packets_in: None,
-            packets_out: None,
-            modules: modules(&profile_switch::NAMES, &self.counting.own(), None),
-        });
-        let names = Section::ALL.map(Section::name);
-        for region in self.regions.values() {
-            let owner = self.applications.get(&region.owner).filter(|a| viewer.sees(a.uid));
-            let Some(a) = owner else { continue };
-            let said = said(&region.memory, &self.counting);
-            let modules = modules(&names, &said.spent, None);
-            if !modules.is_empty() {
-                let (pid, process) = (a.process.pid, a.process.process.as_str());
-                let process =
-                    Process { pid, process, said_by: "application", threads: said.threads, modules };
-                all.applications.push(process);
-            }
-        }
-        all.applications.sort_by_key(|process| process.pid);
-        all
+        let cores = self.cores.iter().filter(|_| is_on).map(Core::ask_count).collect();
+        let regions = self.regions.keys().copied().filter(|_| is_on).collect();
+        ProfileReport { viewer, of, all, cores, regions }
     }
 }

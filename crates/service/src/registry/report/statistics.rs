@@ -61,7 +61,7 @@ impl Process {
 }
 
 /// Counts of all processes, also of those that have ended.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Statistics {
     pub(super) ended: VecDeque<Process>,
     /// Sums of the ended processes that are no longer listed.

@@ -1,12 +1,17 @@
 //! The report of `towpath stat`.
 
-use crate::registry::channels::report::Totals;
+use crate::cores::{Core, answers};
+use crate::registry::Registry;
+use crate::registry::agents::Agents;
+use crate::registry::channels::report::{Counts, Totals};
 use crate::registry::report::Viewer;
-use crate::registry::report::port_stats::Traffic;
+use crate::registry::report::job::{Making, Refused};
+use crate::registry::report::port_stats::{Counted, Traffic};
 use crate::registry::report::statistics::{Process, Statistics, add};
 use crate::registry::scaling::report::Totals as CoresTotals;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::sync::mpsc::Receiver;
 
 /// The report of `towpath stat`.
 #[derive(Debug, Serialize)]
@@ -41,6 +46,60 @@ pub struct Summary {
     pub agents: BTreeMap<&'static str, u64>,
     /// Counts by process; ended processes come last.
     pub per_process: Vec<Process>,
+}
+
+/// The report of `towpath stat` that is being made.
+#[derive(Debug)]
+pub struct StatisticsReport {
+    viewer: Viewer,
+    statistics: Statistics,
+    slow_path: Traffic,
+    /// The cores are asked for their counters at the beginning, and answer while the report is made.
+    counted: Vec<Receiver<Counted>>,
+    channels: Option<Counts>,
+    cores: Option<CoresTotals>,
+    agents: BTreeMap<&'static str, u64>,
+    /// Ids of the processes that are still to be looked at.
+    ids: Vec<u32>,
+    alive: Vec<Process>,
+}
+
+impl StatisticsReport {
+    /// Begins the report. Processes that end while it is made are in it or not.
+    pub fn new(registry: &Registry, viewer: Viewer) -> Self {
+        Self {
+            viewer,
+            statistics: registry.statistics.clone(),
+            slow_path: Traffic::of_slow_path(&registry.tcp.slow),
+            counted: registry.cores.iter().map(Core::ask_count).collect(),
+            channels: Counts::ask(registry),
+            cores: registry.scaling.totals_of_several(registry.cores.len()),
+            agents: registry.agents.as_ref().map(Agents::counters).unwrap_or_default(),
+            ids: registry.applications.keys().copied().collect(),
+            alive: Vec::new(),
+        }
+    }
+}
+
+impl Making for StatisticsReport {
+    fn go_on(&mut self, registry: &Registry, most: usize) -> bool {
+        for _ in 0..most {
+            let Some(id) = self.ids.pop() else { return true };
+            let process = registry.applications.get(&id).map(|a| &a.process);
+            self.alive.extend(process.filter(|p| self.viewer.sees(p.uid)).cloned());
+        }
+        self.ids.is_empty()
+    }
+
+    fn write(self: Box<Self>) -> Result<Vec<u8>, Refused> {
+        let Self {
+            viewer, statistics, slow_path: mut traffic, counted, channels, cores, agents, alive, ..
+        } = *self;
+        answers(&counted).iter().flatten().for_each(|core| traffic.add(core));
+        let channels = channels.map(Counts::totals);
+        let summary = statistics.summary(alive.iter(), traffic, viewer);
+        Ok(serde_json::to_vec(&Summary { channels, cores, agents, ..summary })?)
+    }
 }
 
 impl Statistics {

@@ -1,14 +1,18 @@
 //! The report of `towpath cores`: cores, the groups of flows that each serves, moves, and why.
 
+use crate::cores::answers;
+use crate::registry::Registry;
+use crate::registry::report::job::{Making, Refused};
 use crate::registry::report::port_stats::Counted;
 use crate::registry::scaling::Scaling;
 use base::Instant;
 use elastic::scaler::{Hold, Why};
 use serde::Serialize;
-use slowpath::SlowPath;
+use slowpath::{Listed, SlowPath};
+use std::sync::mpsc::Receiver;
 
 /// One core, as `towpath cores` shows it.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct CoreLine {
     /// Index of the core.
     pub core: u8,
@@ -115,30 +119,15 @@ impl Scaling {
         }
     }
 
-    /// The answer to `Report::Cores`. `counted`: the counters of each core; `None` for one that does not answer.
-    pub fn report(&self, now: Instant, slow: &SlowPath, counted: &[Option<Counted>]) -> Cores {
-        let mut flows = vec![0; counted.len()];
-        slow.for_each_socket(|socket| {
-            let owner = socket.flow.and(socket.owner);
-            let of_core = owner.and_then(|owner| flows.get_mut(usize::from(owner.core)));
-            of_core.into_iter().for_each(|flows| *flows += 1);
-        });
+    /// The answer to `Report::Cores`, without what the cores count and the numbers of their flows.
+    pub fn report(&self, now: Instant, slow: &SlowPath, most: usize) -> Cores {
         let (busy, table) = (self.elastic.busy(), slow.group_cores());
-        let line = |(index, flows): (usize, usize)| {
-            let counters = counted[index].map(|counted| counted.core).unwrap_or_default();
-            CoreLine {
-                core: index as u8,
-                serves: index < usize::from(self.elastic.serving()),
-                answers: counted[index].is_some(),
-                groups: table.iter().filter(|core| usize::from(**core) == index).count(),
-                flows,
-                busy_ms: busy.get(index).map_or(0, |busy| busy.as_ms()),
-                packets: counters.packets,
-                segments_out: counters.segments_out,
-                moved_in: counters.moved_in,
-                moved_out: counters.moved_out,
-                lost: counters.of(fastpath::Cause::CoreFull),
-            }
+        let line = |index: usize| CoreLine {
+            core: index as u8,
+            serves: index < usize::from(self.elastic.serving()),
+            groups: table.iter().filter(|core| usize::from(**core) == index).count(),
+            busy_ms: busy.get(index).map_or(0, |busy| busy.as_ms()),
+            ..CoreLine::default()
         };
         let changes = self.elastic.past().map(|past| PastLine {
             ago_ms: now.since(past.at).as_ms(),
@@ -146,10 +135,52 @@ impl Scaling {
             why: past.change.why,
             because: past.change.why.to_string(),
         });
-        Cores {
-            totals: self.totals(counted.len()),
-            cores: flows.into_iter().enumerate().map(line).collect(),
-            changes: changes.collect(),
+        Cores { totals: self.totals(most), cores: (0..most).map(line).collect(), changes: changes.collect() }
+    }
+}
+
+impl CoreLine {
+    fn count(&mut self, counters: &fastpath::Counters) {
+        self.answers = true;
+        self.packets = counters.packets;
+        self.segments_out = counters.segments_out;
+        self.moved_in = counters.moved_in;
+        self.moved_out = counters.moved_out;
+        self.lost = counters.of(fastpath::Cause::CoreFull);
+    }
+}
+
+/// The report of `towpath cores` that is being made.
+#[derive(Debug)]
+pub struct CoresReport {
+    cores: Cores,
+    counted: Vec<Receiver<Counted>>,
+    /// How far the flows have been counted.
+    flows: Listed,
+}
+
+impl CoresReport {
+    /// Begins the report. The cores have been asked for their counters.
+    pub fn new(counted: Vec<Receiver<Counted>>, cores: Cores) -> Self {
+        Self { cores, counted, flows: Listed::default() }
+    }
+}
+
+impl Making for CoresReport {
+    fn go_on(&mut self, registry: &Registry, most: usize) -> bool {
+        let cores = &mut self.cores.cores;
+        registry.tcp.slow.list(&mut self.flows, most, |socket| {
+            let owner = socket.flow.and(socket.owner);
+            let of_core = owner.and_then(|owner| cores.get_mut(usize::from(owner.core)));
+            of_core.into_iter().for_each(|line| line.flows += 1);
+        })
+    }
+
+    fn write(mut self: Box<Self>) -> Result<Vec<u8>, Refused> {
+        let counted = answers(&self.counted);
+        for (line, counted) in self.cores.cores.iter_mut().zip(&counted) {
+            counted.iter().for_each(|counted| line.count(&counted.core));
         }
+        Ok(serde_json::to_vec(&self.cores)?)
     }
 }
