@@ -32,9 +32,7 @@ use crate::registry::scaling::{Scaling, Way};
 use crate::registry::tcp::{self, Tcp};
 use crate::registry::{Answer, Registry, Watch};
 use crate::{ServiceError, privilege, sys, threads};
-use control::{
-    CongestionAsk, CoresWish, KernelReason, Line, LineError, Reply, Report, Request, ToApplication, ToService,
-};
+use control::{KernelReason, Line, LineError, Request, ToApplication, ToService};
 use elastic::load::Loads;
 use fastpath::Others;
 use queue::Doorbell;
@@ -57,9 +55,6 @@ const SHUT_PAUSE: Duration = Duration::from_millis(5);
 const EVENTS: usize = 2048;
 /// Length of the table of descriptors, 8 bytes each: more than there are local ports by default.
 const DESCRIPTORS: u64 = 1 << 16;
-
-/// The report of cycles that does not change the counting.
-const LOOK: Report = Report::Cycles(control::Counting::AsItIs);
 
 pub(crate) const LISTENING: u64 = 0;
 const SIGNALS: u64 = 1;
@@ -93,7 +88,7 @@ pub struct Service {
     pub(crate) deaf_until: Option<Instant>,
     /// The cores have reported more than one turn takes, or were not heard yet.
     more: bool,
-    over: bool,
+    pub(crate) over: bool,
 }
 
 /// Opens the port, listens, gives up the privileges that only opening needed, starts the cores, and makes an empty registry. Threads inherit the
@@ -224,7 +219,7 @@ impl Service {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), flags).map_err(os("watch a descriptor"))
     }
 
-    /// Serves until a signal, `Report::Shutdown` or, for a private service, the end of the last application.
+    /// Serves until a signal, `control::Report::Shutdown` or, for a private service, the end of the last application.
     ///
     /// # Errors
     /// The kernel refuses to wait for events.
@@ -425,32 +420,8 @@ impl Service {
         }
     }
 
-    /// Lets users that the policy admits read reports; only the service's own user and root may change or end it. Returns the report that
-    /// is to be made, or the answer.
-    fn permit(&mut self, who: Credentials, report: Report, asker: Asker) -> Result<Report, Box<Answer>> {
-        let refused = |errno, why| Err(Box::new(Answer::refused(errno, why)));
-        if !self.registry.admits(who) {
-            return refused(Errno::ACCESS, "the service's policy does not admit this user");
-        }
-        if report == LOOK || !changes_service(&report) {
-            return Ok(report);
-        }
-        if !who.is_administrator {
-            let reason = "only the service's own user and root may end it, or change what it does; not from a container or sandbox";
-            return refused(Errno::PERM, reason);
-        }
-        match report {
-            Report::Shutdown => {}
-            Report::Reload => return Err(Box::new(self.read_policy(Some(asker)))),
-            report => return Ok(report),
-        }
-        tracing::info!(pid = who.pid, "told to leave");
-        self.over = true;
-        Err(Box::new(Answer::plain(Reply::Done)))
-    }
-
     /// Has a helper read the policy again; its answer follows when the helper has read it.
-    fn read_policy(&mut self, asker: Option<Asker>) -> Answer {
+    pub(crate) fn read_policy(&mut self, asker: Option<Asker>) -> Answer {
         match self.helpers.ask(SERVICE, Job::ReadPolicy(asker), Instant::now()) {
             Ok(()) => Answer::Silent,
             Err(e) => {
@@ -581,18 +552,6 @@ impl Service {
                 self.over = true;
             }
         }
-    }
-}
-
-/// True for a report that ends the service, or changes what it does.
-const fn changes_service(report: &Report) -> bool {
-    match report {
-        Report::Shutdown | Report::Reload | Report::Cycles(_) => true,
-        Report::Congestion(ask) => {
-            matches!(**ask, CongestionAsk::Set { .. } | CongestionAsk::Transcript { .. })
-        }
-        Report::Cores(wish) => !matches!(wish, CoresWish::AsItIs),
-        Report::Sockets | Report::Statistics | Report::Explain | Report::Channels => false,
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a program may claim: addresses, listening places and a network namespace are what the kernel says of its sockets.
 
-use crate::common::{App, Daemon, listener};
+use crate::common::{App, Daemon, close_listener, listener};
 use control::{Reply, Request, SocketOptions};
 use queue::stream::watch;
 use rustix::fd::{AsFd, OwnedFd};
@@ -112,7 +112,7 @@ fn a_socket_that_is_closed_without_a_word_gets_nothing() {
     let (mut server, mut client) = (App::new(&daemon), App::new(&daemon));
     let (socket, address) = listener();
     server.listen(&socket, 8);
-    drop(socket);
+    close_listener(socket);
     assert!(matches!(client.try_connect(address), Err(Reply::Kernel { .. })), "nothing listens there");
     // A listener of the kernel's alone has taken the place.
     let place = TcpListener::bind(address).unwrap();

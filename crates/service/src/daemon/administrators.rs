@@ -3,12 +3,20 @@
 //!
 //! Where the kernel cannot say, a process is no administrator. A network namespace of its own changes nothing.
 
+use crate::daemon::Service;
+use crate::daemon::helpers::Asker;
+use crate::registry::Answer;
 use crate::registry::policy::permission::is_privileged;
+use crate::registry::registration::Credentials;
 use crate::sys;
+use control::{CongestionAsk, CoresWish, Reply, Report};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::fs::read_to_string;
+
+/// The report of cycles that does not change the counting.
+const LOOK: Report = Report::Cycles(control::Counting::AsItIs);
 
 /// True when the process that made this control line administers the service. `pid` and `uid`: what `SO_PEERCRED` says of it.
 pub fn is_administrator(line: BorrowedFd<'_>, pid: i32, uid: u32) -> bool {
@@ -39,6 +47,49 @@ fn only_number(fdinfo: &str) -> Option<i32> {
     let mut numbers = fdinfo.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_whitespace();
     let number = numbers.next()?.parse().ok().filter(|number| *number > 0)?;
     numbers.next().is_none().then_some(number)
+}
+
+impl Service {
+    /// Lets users that the policy admits read reports; only the service's own user and root may change or end it. Returns the report that
+    /// is to be made, or the answer.
+    pub(crate) fn permit(
+        &mut self,
+        who: Credentials,
+        report: Report,
+        asker: Asker,
+    ) -> Result<Report, Box<Answer>> {
+        let refused = |errno, why| Err(Box::new(Answer::refused(errno, why)));
+        if !self.registry.admits(who) {
+            return refused(Errno::ACCESS, "the service's policy does not admit this user");
+        }
+        if report == LOOK || !changes_service(&report) {
+            return Ok(report);
+        }
+        if !who.is_administrator {
+            let reason = "only the service's own user and root may end it, or change what it does; not from a container or sandbox";
+            return refused(Errno::PERM, reason);
+        }
+        match report {
+            Report::Shutdown => {}
+            Report::Reload => return Err(Box::new(self.read_policy(Some(asker)))),
+            report => return Ok(report),
+        }
+        tracing::info!(pid = who.pid, "told to leave");
+        self.over = true;
+        Err(Box::new(Answer::plain(Reply::Done)))
+    }
+}
+
+/// True for a report that ends the service, or changes what it does.
+const fn changes_service(report: &Report) -> bool {
+    match report {
+        Report::Shutdown | Report::Reload | Report::Cycles(_) => true,
+        Report::Congestion(ask) => {
+            matches!(**ask, CongestionAsk::Set { .. } | CongestionAsk::Transcript { .. })
+        }
+        Report::Cores(wish) => !matches!(wish, CoresWish::AsItIs),
+        Report::Sockets | Report::Statistics | Report::Explain | Report::Channels => false,
+    }
 }
 
 #[cfg(test)]

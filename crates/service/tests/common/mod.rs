@@ -21,7 +21,7 @@ use service::Options;
 use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET};
 use shm::{Region, Side};
 use std::collections::HashMap;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -594,4 +594,15 @@ pub fn listener() -> (TcpListener, SocketAddr) {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
     (socket, address)
+}
+
+/// Closes a listener, and waits until nothing has it: a helper thread that starts, of any service in this process, has it for a moment.
+pub fn close_listener(socket: TcpListener) {
+    let address = socket.local_addr().unwrap();
+    drop(socket);
+    let end = Instant::now() + PATIENCE;
+    while TcpStream::connect(address).is_ok() {
+        assert!(Instant::now() < end, "{address} is still listened to");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }

@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::registry::Registry;
-use crate::registry::report::job::Making;
+use crate::registry::report::job::{Making, Refused};
+use control::{Reply, Request, ToApplication};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::RecvFlags;
 
 const USER: u32 = 1000;
 
