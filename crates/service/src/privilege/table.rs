@@ -154,7 +154,7 @@ pub const TABLE: &[Row] = &[
         feature: "`--user USER`",
         at_start: CapabilitySet::SETUID.union(CapabilitySet::SETGID).union(CapabilitySet::CHOWN),
         kept: NONE,
-        files: "`/etc/passwd`, `/etc/group` and what else the system's name service reads; the control socket's folder becomes the user's",
+        files: "`/etc/passwd`, `/etc/group` and what else the system's name service reads; the control socket's folder becomes root's, and the user's group may make and remove files of its own there",
         places: nowhere,
         calls: &[],
         is_used: |config| config.user.is_some(),
