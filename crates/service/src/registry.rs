@@ -63,6 +63,7 @@ use crate::registry::output::{Output, Outputs, Pushed};
 use crate::registry::policy::Policy;
 use crate::registry::policy::buckets::Buckets;
 use crate::registry::policy::rates::Rates;
+use crate::registry::process::descriptors::Descriptors;
 use crate::registry::process::fd_liveness::Watched;
 use crate::registry::report::profile_switch::Counting;
 use crate::registry::report::statistics::{Process, Statistics};
@@ -167,6 +168,8 @@ pub struct Registry {
     channels: Option<Channels>,
     /// Addresses and ports of connections inside this host.
     ports: PortSpace,
+    /// The service's descriptors, by user.
+    descriptors: Descriptors,
     /// Asks the kernel's TCP about listening sockets; `None` where the kernel does not answer.
     judge: Option<Judge>,
     /// Network namespace of the service (`SO_NETNS_COOKIE`).
@@ -233,6 +236,7 @@ impl Registry {
             scaling,
             channels: None,
             ports: PortSpace::default(),
+            descriptors: Descriptors::open(),
             judge: Judge::open().ok(),
             namespace: sys::own_namespace(),
             port: String::new(),

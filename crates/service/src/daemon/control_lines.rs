@@ -6,6 +6,7 @@ use crate::daemon::helpers::{self, Asker, Done, Message};
 use crate::daemon::{DEAF, LINES, LISTENING, Service};
 use crate::registry::Answer;
 use crate::registry::log_limit::log_for;
+use crate::registry::process::descriptors::Charge;
 use crate::registry::registration::Credentials;
 use crate::registry::report::job::Job;
 use crate::registry::report::profile_switch::Part;
@@ -56,6 +57,8 @@ pub struct Peer {
     pub unread: bool,
     /// The answer to its request of this number, until the helper has closed the descriptor that it has shown.
     pub withheld: Option<(u32, Answer)>,
+    /// For the line.
+    _charge: Charge,
 }
 
 /// What the control loop hears of a control line.
@@ -72,7 +75,7 @@ pub enum Attention {
 }
 
 impl Peer {
-    fn new(line: Arc<Line>, who: Credentials) -> Self {
+    fn new(line: Arc<Line>, who: Credentials, charge: Charge) -> Self {
         Self {
             line,
             who,
@@ -82,6 +85,7 @@ impl Peer {
             report: None,
             unread: false,
             withheld: None,
+            _charge: charge,
         }
     }
 
@@ -148,7 +152,19 @@ impl Service {
                 self.closing.push((Arc::new(Line::new(fd)), uid));
                 continue;
             }
-            self.add_peer(fd, who);
+            let Some(charge) = self.registry.charge_line(who) else {
+                let (limit, now) = self.registry.log_limit();
+                log_for!(
+                    limit,
+                    now,
+                    uid,
+                    warn,
+                    "a user has its share of the service's descriptors: a control connection is closed"
+                );
+                self.closing.push((Arc::new(Line::new(fd)), uid));
+                continue;
+            };
+            self.add_peer(fd, who, charge);
             let now = Instant::now();
             self.turns.spent(uid, now.saturating_duration_since(at));
             at = now;
@@ -178,13 +194,13 @@ impl Service {
         }
     }
 
-    fn add_peer(&mut self, fd: OwnedFd, who: Credentials) {
+    fn add_peer(&mut self, fd: OwnedFd, who: Credentials, charge: Charge) {
         let id = self.next_peer;
         self.next_peer = self.next_peer.checked_add(1).unwrap_or(1);
         let line = Arc::new(Line::new(fd));
         let token = LINES | u64::from(id);
         if self.watch(line.as_fd(), token, Attention::Messages.flags()).is_ok() {
-            self.peers.insert(id, Peer::new(line, who));
+            self.peers.insert(id, Peer::new(line, who, charge));
         } else {
             self.closing.push((line, who.uid));
         }

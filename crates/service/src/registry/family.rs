@@ -1,5 +1,6 @@
 //! A process and all its descendants by fork: they share regions, context numbers and holder bits.
 
+use crate::registry::process::descriptors::Charge;
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,6 +18,15 @@ pub struct Context {
     pub application: u32,
     /// The service writes it to wake the process, and never reads it.
     pub eventfd: Arc<OwnedFd>,
+    /// For the eventfd.
+    _charge: Charge,
+}
+
+impl Context {
+    /// A context of a process, with its eventfd.
+    pub const fn new(application: u32, eventfd: Arc<OwnedFd>, charge: Charge) -> Self {
+        Self { application, eventfd, _charge: charge }
+    }
 }
 
 /// A process of a family: alive, or dead while it may have children that have not said hello.

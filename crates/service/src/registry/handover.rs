@@ -16,6 +16,7 @@ pub(crate) mod trusts;
 
 use crate::cores::wakers::new_eventfd;
 use crate::cores::{Command, Core, RELAY_CORE};
+use crate::registry::application::Application;
 use crate::registry::handover::trusts::Trust;
 use crate::registry::local::shown::Shown;
 use crate::registry::memory::connection::{Connection, Relay, Stage};
@@ -82,8 +83,9 @@ impl Registry {
                 );
             }
         }
-        let uid = self.applications.get(&id).map_or(0, |a| a.uid);
-        let set = match self.trusts.alive.place(cookie, uid, true) {
+        let Some(who) = self.applications.get(&id).map(Application::payer) else { return Answer::Silent };
+        let charge = || self.descriptors.charge(who, 1, self.ports.held());
+        let set = match self.trusts.alive.place(cookie, who.uid, charge) {
             Ok(set) => set,
             Err(e) => {
                 self.hold_no_more(&left);

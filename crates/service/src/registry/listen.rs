@@ -10,6 +10,7 @@ pub(crate) mod origin;
 pub(crate) mod table;
 pub(crate) mod unaccepted;
 
+use crate::registry::application::Application;
 use crate::registry::listen::grants::Grants;
 use crate::registry::listen::origin::Incoming;
 use crate::registry::listen::table::{Holders, Home, Listener};
@@ -29,7 +30,7 @@ const LOOKED_AT: usize = 63;
 impl Registry {
     /// Answers `Request::Listen`: a socket listens.
     pub fn listen(&mut self, id: u32, backlog: u32, nonblocking: bool, shown: Option<&Shown>) -> Answer {
-        let Some(uid) = self.applications.get(&id).map(|a| a.uid) else { return Answer::Silent };
+        let Some(who) = self.applications.get(&id).map(Application::payer) else { return Answer::Silent };
         let Some(shown) = shown else {
             return Answer::Offence("it listens by something that is no TCP socket".to_owned());
         };
@@ -49,6 +50,9 @@ impl Registry {
         if let Some(listener) = known {
             return self.join(id, listener, backlog, shown.inode);
         }
+        let Some(charge) = self.charge(id, 1) else {
+            return Answer::kernel(KernelReason::ServiceDescriptors);
+        };
         let Some(grants) = Grants::new(backlog, nonblocking) else {
             return Answer::kernel(KernelReason::NoSharedMemory);
         };
@@ -61,7 +65,7 @@ impl Registry {
             reuse_port: shown.reuse_port,
             reuse_address: shown.reuse_address,
             namespace: shown.namespace,
-            uid,
+            uid: who.uid,
             asked: None,
             options: slowpath::FlowOptions::default(),
             since: self.now,
@@ -69,6 +73,7 @@ impl Registry {
             home,
             grants,
             wakers: HashMap::new(),
+            charges: vec![charge],
             roused: self.now,
         };
         self.clear_place(&listener);
@@ -79,7 +84,8 @@ impl Registry {
             return Answer::refused(Errno::ADDRINUSE, "a socket of another network namespace listens there");
         }
         let (queue, port, cookie) = (self.new_region_id(), listener.local.port(), listener.cookie);
-        let Ok(set) = self.listeners.alive.place(cookie, uid, true) else {
+        let charge = || self.descriptors.charge(who, 1, self.ports.held());
+        let Ok(set) = self.listeners.alive.place(cookie, who.uid, charge) else {
             return Answer::kernel(KernelReason::ServiceDescriptors);
         };
         self.listeners.add(queue, listener);

@@ -30,6 +30,9 @@ use shm::Side;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+/// Descriptors of a pair region: its memfd, and an eventfd for each side that wakes the core that relays.
+const PAIR: usize = 3;
+
 /// The real destination of a connection to `remote`: Linux takes the unspecified address for this host.
 fn destination(remote: SocketAddr) -> SocketAddr {
     let remote = canonical(remote);
@@ -325,8 +328,10 @@ impl Registry {
             return Err(KernelReason::TooMuchMemory);
         }
         let id = self.new_region_id();
-        let pair =
+        let charge = self.charge(parties[0], PAIR).ok_or(KernelReason::ServiceDescriptors)?;
+        let mut pair =
             PairRegion::create(id, parties, self.usual_size()).map_err(|_| KernelReason::NoSharedMemory)?;
+        pair.charges.push(charge);
         self.pairs.add(id, pair);
         Ok(id)
     }

@@ -9,6 +9,7 @@ use crate::registry::local::shown::Shown;
 use crate::registry::memory::region::AppRegion;
 use crate::registry::memory::size::{Size, fitting};
 use crate::registry::output::Output;
+use crate::registry::process::descriptors::out_of_descriptors;
 use crate::registry::process::procfs;
 use crate::registry::report::statistics::Process;
 use crate::registry::report::text;
@@ -48,6 +49,8 @@ struct Descent {
     holder: u8,
 }
 
+/// Descriptors of an application's region: its memfd and the slow path's waker. Each core has one more.
+const REGION: usize = 2;
 /// Most characters kept of a program's name.
 const NAME_LEN: usize = 32;
 
@@ -255,11 +258,12 @@ impl Registry {
         if a.region.is_some() {
             return Answer::Offence("it asked for a second region".to_owned());
         }
+        let family = a.family();
+        let Some(charge) = self.charge(id, REGION + self.cores.len()) else { return out_of_descriptors() };
         let wakers: rustix::io::Result<Vec<_>> = (0..=self.cores.len()).map(|_| new_eventfd()).collect();
         let Ok(wakers) = wakers else {
-            return Answer::refused(Errno::MFILE, "the service is out of descriptors");
+            return out_of_descriptors();
         };
-        let family = a.family();
         let region_id = self.new_region_id();
         let Ok(index) = self.indices.take(region_id) else {
             return Answer::refused(Errno::USERS, "the service has as many regions as it may");
@@ -268,7 +272,7 @@ impl Registry {
         let size = fitting(usual, room);
         let limits = self.sending_limits(id);
         let region = match AppRegion::create(region_id, index as u16, id, size, wakers, limits, self.now) {
-            Ok(region) => region,
+            Ok(region) => AppRegion { charge: Some(charge), ..region },
             Err(e) => {
                 self.indices.release(index);
                 return Answer::refused(Errno::NOMEM, &e.to_string());
@@ -279,7 +283,7 @@ impl Registry {
         region.memory.region().header().cycles.store(self.counting.word(), Ordering::Relaxed);
         let info = RegionInfo::of(&region.memory.region().layout().params, Side::One, true);
         let Ok(memfd) = region.memory.fd.try_clone() else {
-            return Answer::refused(Errno::MFILE, "the service is out of descriptors");
+            return out_of_descriptors();
         };
         let mut fds = vec![Arc::new(memfd)];
         fds.extend(region.wakers.iter().cloned());
@@ -327,12 +331,13 @@ impl Registry {
         if context as usize >= CONTEXTS || context == TRUST_CONTEXT {
             return Answer::Offence(format!("context {context} is out of range"));
         }
+        let Some(charge) = self.charge(id, 1) else { return out_of_descriptors() };
         // The service must never block in a write because of an application.
         let Ok((eventfd, theirs)) = new_waker_for(false) else {
-            return Answer::refused(Errno::MFILE, "the service is out of descriptors");
+            return out_of_descriptors();
         };
         let Some(its) = self.families.get_mut(&family) else { return Answer::Silent };
-        if !its.add_context(context, Context { application: id, eventfd: eventfd.clone() }) {
+        if !its.add_context(context, Context::new(id, eventfd.clone(), charge)) {
             return Answer::Offence(format!("context {context} is another process's"));
         }
         self.wakers.set_context(family, context, Some(eventfd));
@@ -396,13 +401,15 @@ impl Registry {
         if let Some(known) = pair.waker(sleeper, context) {
             return Answer::Reply(Reply::Done, vec![known.clone()]);
         }
+        let Some(charge) = self.charge(id, 1) else { return out_of_descriptors() };
         let uid = |application| self.applications.get(&application).map(|a| a.uid);
         // Two processes of one user could stop each other anyway, so they share the eventfd itself, which is faster.
         let Some(new) = self.new_waker(target, region, context, uid(id) == uid(target)) else {
-            return Answer::refused(Errno::MFILE, "the service is out of descriptors");
+            return out_of_descriptors();
         };
         if let Some(pair) = self.pairs.get_mut(region) {
             pair.add_waker(sleeper, context, new.clone());
+            pair.charges.push(charge);
         }
         Answer::Reply(Reply::Done, vec![new])
     }

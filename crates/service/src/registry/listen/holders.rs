@@ -4,6 +4,7 @@ use crate::registry::listen::origin::Origin;
 
 use crate::registry::application::Application;
 use crate::registry::listen::table::{Home, Listener};
+use crate::registry::process::descriptors::out_of_descriptors;
 use crate::registry::{Answer, Registry};
 use control::{AcceptRecord, Left, Push, Reply};
 use rustix::io::Errno;
@@ -238,11 +239,13 @@ impl Registry {
         if let Some(known) = l.wakers.get(&(application, context)) {
             return Answer::Reply(Reply::Done, vec![known.clone()]);
         }
+        let Some(charge) = self.charge(id, 1) else { return out_of_descriptors() };
         let Some(new) = self.new_waker(application, queue, context, is_same_user) else {
-            return Answer::refused(Errno::MFILE, "the service is out of descriptors");
+            return out_of_descriptors();
         };
         if let Some(l) = self.listeners.all.get_mut(&queue) {
             l.wakers.insert((application, context), new.clone());
+            l.charges.push(charge);
         }
         Answer::Reply(Reply::Done, vec![new])
     }

@@ -2,6 +2,7 @@
 
 use crate::registry::listen::deferred::Deferred;
 use crate::registry::listen::grants::Grants;
+use crate::registry::process::descriptors::Charge;
 use crate::registry::process::fd_liveness::Alive;
 use control::CongestionName;
 use queue::accept::Accepting;
@@ -51,6 +52,8 @@ pub struct Listener {
     pub grants: Grants,
     /// Eventfds by which direct connectors wake sleepers, by application and context.
     pub wakers: HashMap<(u32, u32), Arc<OwnedFd>>,
+    /// For its memory and these eventfds.
+    pub charges: Vec<Charge>,
     /// When all processes that may accept were last woken.
     pub roused: Instant,
 }
@@ -261,6 +264,7 @@ mod tests {
             home: Home { application: 1, region: 1 },
             grants: Grants::new(0, false).unwrap(),
             wakers: HashMap::new(),
+            charges: Vec::new(),
             roused: Instant::now(),
         }
     }

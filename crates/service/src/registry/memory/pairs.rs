@@ -1,9 +1,9 @@
 //! Regions that two processes share, each with the connections in it.
 
 use crate::registry::memory::connection::{Connection, GrantKey, Stage};
-
 use crate::registry::memory::size::Size;
 use crate::registry::memory::slots::Slots;
+use crate::registry::process::descriptors::Charge;
 use rustix::fd::OwnedFd;
 use shm::half_flags::RELEASED;
 use shm::{Half, Kind, Params, Region, RegionError, TRUST_CONTEXT};
@@ -97,6 +97,8 @@ pub struct PairRegion {
     pauses: HashMap<u32, Instant>,
     /// Eventfds by which one side wakes a context of the other. Key: the sleeper's side and its context.
     wakers: HashMap<(usize, u32), Arc<OwnedFd>>,
+    /// For the memfd and the eventfds.
+    pub charges: Vec<Charge>,
 }
 
 impl PairRegion {
@@ -126,6 +128,7 @@ impl PairRegion {
             slots: Slots::new(0, slots),
             lent: 0,
             wakers: HashMap::new(),
+            charges: Vec::new(),
         })
     }
 

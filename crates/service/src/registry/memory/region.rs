@@ -4,6 +4,7 @@ use crate::registry::memory::Memory;
 use crate::registry::memory::residency::Pages;
 use crate::registry::memory::size::Size;
 use crate::registry::memory::slots::Slots;
+use crate::registry::process::descriptors::Charge;
 use crate::registry::tcp::Flow;
 use flow::Limits;
 use rustix::fd::{AsFd, OwnedFd};
@@ -41,6 +42,8 @@ pub struct AppRegion {
     pub counted: [u64; 2],
     /// When these were last read.
     pub counted_at: Instant,
+    /// For its descriptors, if a user has caused it.
+    pub charge: Option<Charge>,
 }
 
 impl AppRegion {
@@ -65,6 +68,7 @@ impl AppRegion {
             wakers,
             counted: [0; 2],
             counted_at: now,
+            charge: None,
         })
     }
 

@@ -4,6 +4,7 @@
 //! The kernel tells what a set still has by the set's `fdinfo`, a line for each socket. So that a look at one socket costs the same however
 //! many there are, a set has few sockets, all of one user. A socket is added after the service has decided to keep what it stands for.
 
+use crate::registry::process::descriptors::Charge;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -29,6 +30,7 @@ pub struct Alive {
 struct Set {
     fd: Arc<OwnedFd>,
     uid: u32,
+    _charge: Charge,
     /// The cookies in it; true: the socket has been added.
     sockets: HashMap<u64, bool>,
 }
@@ -98,20 +100,19 @@ impl Alive {
     /// it counts as watched from now on; [`Self::added`] says whether it was.
     ///
     /// # Errors
-    /// The kernel's error, or EMFILE: a further set is needed, and `may_grow` is false.
+    /// The kernel's error, or EMFILE: a further set is needed, and `charge` gives none for its descriptor.
     pub fn place(
         &mut self,
         cookie: u64,
         uid: u32,
-        may_grow: bool,
+        charge: impl FnOnce() -> Option<Charge>,
     ) -> rustix::io::Result<Option<Arc<OwnedFd>>> {
         if self.places.contains_key(&cookie) {
             return Ok(None);
         }
         let id = match self.with_room(uid) {
             Some(id) => id,
-            None if !may_grow => return Err(Errno::MFILE),
-            None => self.new_set(uid)?,
+            None => self.new_set(uid, charge().ok_or(Errno::MFILE)?)?,
         };
         let Some(set) = self.sets.get_mut(&id) else { return Err(Errno::INVAL) };
         set.sockets.insert(cookie, false);
@@ -134,14 +135,14 @@ impl Alive {
         has_room(&self.sets, next).then_some(next)
     }
 
-    fn new_set(&mut self, uid: u32) -> rustix::io::Result<u32> {
+    fn new_set(&mut self, uid: u32, charge: Charge) -> rustix::io::Result<u32> {
         let fd = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let id = self.next;
         if let Some(ended) = &self.ended {
             epoll::add(ended, &fd, epoll::EventData::new_u64(u64::from(id)), epoll::EventFlags::IN)?;
         }
         self.next = self.next.wrapping_add(1);
-        self.sets.insert(id, Set { fd: Arc::new(fd), uid, sockets: HashMap::new() });
+        self.sets.insert(id, Set { fd: Arc::new(fd), uid, _charge: charge, sockets: HashMap::new() });
         let sets = self.users.entry(uid).or_default();
         sets.turn = sets.all.len();
         sets.all.push(id);
@@ -220,10 +221,16 @@ impl Watched {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registry::process::descriptors::{Descriptors, Payer};
     use rustix::net::{AddressFamily, SocketType, socket};
     use std::net::TcpListener;
 
     const USER: u32 = 7;
+
+    fn charge() -> Option<Charge> {
+        let who = Payer { uid: USER, has_share: false };
+        Descriptors::open().charge(who, 1, 0)
+    }
 
     fn unused() -> OwnedFd {
         socket(AddressFamily::INET, SocketType::STREAM, None).unwrap()
@@ -231,7 +238,7 @@ mod tests {
 
     /// The service gets a descriptor of its own and closes it; the test's own one stays open.
     fn add(alive: &mut Alive, fd: &OwnedFd, cookie: u64) {
-        let set = alive.place(cookie, USER, true).unwrap().expect("it is new");
+        let set = alive.place(cookie, USER, charge).unwrap().expect("it is new");
         watch(set.as_fd(), &fd.try_clone().unwrap(), cookie).unwrap();
         alive.added(cookie, true);
     }
@@ -259,9 +266,9 @@ mod tests {
         sockets.iter().zip(0..).for_each(|(fd, cookie)| add(&mut alive, fd, cookie));
         assert_eq!(alive.sets_of(USER), 3);
         assert!(alive.sets.values().all(|set| set.sockets.len() == SET_MAX));
-        assert_eq!(alive.place(0, USER, false).unwrap().map(|_| ()), None, "it is there already");
-        assert_eq!(alive.place(1000, USER, false).map(|_| ()), Err(Errno::MFILE), "no set has room");
-        let other = alive.place(1001, USER + 1, true).unwrap();
+        assert_eq!(alive.place(0, USER, || None).unwrap().map(|_| ()), None, "it is there already");
+        assert_eq!(alive.place(1000, USER, || None).map(|_| ()), Err(Errno::MFILE), "no set has room");
+        let other = alive.place(1001, USER + 1, charge).unwrap();
         assert!(other.is_some() && (alive.sets_of(USER), alive.sets_of(USER + 1)) == (3, 1));
         // The user's sockets are closed one after the other, and new ones come: no further set is made.
         for cookie in 2000..2000 + 3 * SET_MAX as u64 {
@@ -276,7 +283,7 @@ mod tests {
     #[test]
     fn a_socket_that_is_about_to_be_added_counts_as_open() {
         let mut alive = Alive::open(true).unwrap();
-        assert!(alive.place(5, USER, true).unwrap().is_some());
+        assert!(alive.place(5, USER, charge).unwrap().is_some());
         assert!(alive.forsaken(&[5]).is_empty());
         alive.added(5, false);
         assert_eq!((alive.forsaken(&[5]), alive.sets_of(USER)), (HashSet::from([5]), 0));

@@ -1,0 +1,171 @@
+//! The service's descriptors, by the users that it has them for: who lets the service open ever more leaves some to others.
+//!
+//! An ordinary user may have three times as many as are free: one user has three quarters at most, two have three sevenths each, and
+//! something is left however many users want all. Ports that are held for connections within the host are everybody's: they count as used,
+//! and their number is bounded where they are made.
+
+use crate::registry::application::Application;
+use crate::registry::registration::Credentials;
+use crate::registry::{Answer, Registry};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Descriptors that are nobody's: the service's own, and some for files that it opens for a moment.
+const OWN: usize = 128;
+/// A user may have so many times what is free.
+const SHARE: usize = 3;
+/// The limit where the kernel names none.
+const UNLIMITED: usize = 1 << 20;
+
+/// How many descriptors the service has for each user.
+#[derive(Debug)]
+pub struct Descriptors {
+    most: usize,
+    all: Arc<AtomicUsize>,
+    users: HashMap<u32, Arc<AtomicUsize>>,
+    /// Users without descriptors are forgotten when there are so many users.
+    forget_at: usize,
+}
+
+/// Whose a descriptor is.
+#[derive(Clone, Copy, Debug)]
+pub struct Payer {
+    /// The user.
+    pub uid: u32,
+    /// False for who administers the service: that one may have all.
+    pub has_share: bool,
+}
+
+/// Descriptors that count as a user's until this is dropped.
+#[derive(Debug)]
+#[must_use = "what is charged counts as long as this lives"]
+pub struct Charge {
+    count: usize,
+    of: [Arc<AtomicUsize>; 2],
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.of.iter().for_each(|number| {
+            number.fetch_sub(self.count, Relaxed);
+        });
+    }
+}
+
+impl Descriptors {
+    /// None are in use; the limit is this process's.
+    pub fn open() -> Self {
+        Self::with_most(getrlimit(Resource::Nofile).current.map_or(UNLIMITED, |most| most as usize))
+    }
+
+    fn with_most(limit: usize) -> Self {
+        // With a very small limit half of it.
+        let most = limit.saturating_sub(OWN).max(limit / 2);
+        Self { most, all: Arc::default(), users: HashMap::new(), forget_at: 64 }
+    }
+
+    /// Charges a user with `count` descriptors, while `others` are used for nobody. `None`: it has its share.
+    pub fn charge(&mut self, who: Payer, count: usize, others: usize) -> Option<Charge> {
+        let free = self.most.checked_sub(self.all.load(Relaxed) + others + count)?;
+        if self.users.len() >= self.forget_at {
+            self.users.retain(|_, number| number.load(Relaxed) > 0);
+            self.forget_at = 64.max(2 * self.users.len());
+        }
+        let its = self.users.entry(who.uid).or_default();
+        if who.has_share && its.load(Relaxed) + count > SHARE * free {
+            return None;
+        }
+        let of = [self.all.clone(), its.clone()];
+        of.iter().for_each(|number| {
+            number.fetch_add(count, Relaxed);
+        });
+        Some(Charge { count, of })
+    }
+}
+
+impl Application {
+    /// Its user.
+    pub const fn payer(&self) -> Payer {
+        Payer { uid: self.uid, has_share: !self.is_administrator }
+    }
+}
+
+impl Registry {
+    /// Charges the user at the other end of a control line. `None`: it has its share of the service's descriptors.
+    pub fn charge_line(&mut self, who: Credentials) -> Option<Charge> {
+        let payer = Payer { uid: who.uid, has_share: !who.is_administrator };
+        self.descriptors.charge(payer, 1, self.ports.held())
+    }
+
+    /// Charges the user of a process. `None`: it has its share.
+    pub fn charge(&mut self, application: u32, count: usize) -> Option<Charge> {
+        let who = self.applications.get(&application)?.payer();
+        self.descriptors.charge(who, count, self.ports.held())
+    }
+}
+
+/// The refusal of a request for which there is no descriptor.
+pub fn out_of_descriptors() -> Answer {
+    Answer::refused(Errno::MFILE, "the service is out of descriptors, or has as many for this user as it may")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOT: Payer = Payer { uid: 0, has_share: false };
+
+    fn user(uid: u32) -> Payer {
+        Payer { uid, has_share: true }
+    }
+
+    /// Charges a user with single descriptors, as many as it may have.
+    fn fill(all: &mut Descriptors, uid: u32) -> Vec<Charge> {
+        std::iter::from_fn(|| all.charge(user(uid), 1, 0)).collect()
+    }
+
+    #[test]
+    fn each_further_user_finds_something_left() {
+        let mut all = Descriptors::with_most(4000 + OWN);
+        let first = fill(&mut all, 1);
+        assert_eq!(first.len(), 3000, "three quarters");
+        let mut kept = Vec::new();
+        for uid in 2..6 {
+            let its = fill(&mut all, uid);
+            assert!(!its.is_empty(), "user {uid}");
+            kept.push(its);
+        }
+        assert!(all.charge(ROOT, 1, 0).is_some(), "root has no share");
+    }
+
+    #[test]
+    fn what_is_dropped_is_free_again() {
+        let mut all = Descriptors::with_most(400 + OWN);
+        let count = fill(&mut all, 1).len();
+        assert_eq!(fill(&mut all, 1).len(), count);
+        let kept = fill(&mut all, 1);
+        assert!(fill(&mut all, 2).len() < count);
+        drop(kept);
+        assert_eq!(fill(&mut all, 2).len(), count);
+    }
+
+    #[test]
+    fn ports_count_as_used() {
+        let mut all = Descriptors::with_most(400 + OWN);
+        assert!(all.charge(user(1), 30, 361).is_none());
+        assert!(all.charge(user(1), 30, 360).is_some());
+        assert!(all.charge(ROOT, 30, 380).is_none(), "root gets no more than there are");
+    }
+
+    #[test]
+    fn users_without_descriptors_are_forgotten() {
+        let mut all = Descriptors::with_most(4000);
+        let kept = all.charge(user(7), 1, 0);
+        (100..10_000).for_each(|uid| drop(all.charge(user(uid), 1, 0)));
+        assert!(all.users.len() <= 64);
+        drop(kept);
+    }
+}
