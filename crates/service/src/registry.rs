@@ -121,6 +121,14 @@ impl Answer {
         Self::plain(Reply::Kernel { reason })
     }
 
+    /// The refusal of a request for which there is no descriptor.
+    pub fn out_of_descriptors() -> Self {
+        Self::refused(
+            rustix::io::Errno::MFILE,
+            "the service is out of descriptors, or has as many for this user as it may",
+        )
+    }
+
     /// The call fails with this errno.
     pub fn refused(errno: rustix::io::Errno, reason: &str) -> Self {
         Self::plain(Reply::Refused { errno: errno.raw_os_error(), reason: reason.to_owned() })

@@ -1,5 +1,6 @@
 //! The service's data about one registered process.
 
+use crate::registry::process::descriptors::Payer;
 use crate::registry::report::statistics::Process;
 use control::KernelReason;
 use std::collections::{BTreeSet, VecDeque};
@@ -41,6 +42,13 @@ pub struct Application {
     pub process: Process,
     /// Its sockets that the kernel serves, for `towpath explain`.
     pub fallen: Fallen,
+}
+
+impl Application {
+    /// Its user, who pays for what it has the service open.
+    pub const fn payer(&self) -> Payer {
+        Payer { uid: self.uid, has_share: !self.is_administrator }
+    }
 }
 
 /// Sockets of one process that fell back to the kernel, by inode, with the reason; at most [`Fallen::MAX`], the oldest are forgotten.

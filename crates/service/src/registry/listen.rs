@@ -24,6 +24,8 @@ use std::time::Duration;
 
 /// Shortest time between two calls of all processes that may accept from a listener.
 const ROUSE_PAUSE: Duration = Duration::from_millis(10);
+/// Descriptors of an accept queue: the memory of the grants, and that of the rest.
+const QUEUE: usize = 2;
 /// Most processes named in `Reply::Look`: as many as a family can have.
 const LOOKED_AT: usize = 63;
 
@@ -50,7 +52,7 @@ impl Registry {
         if let Some(listener) = known {
             return self.join(id, listener, backlog, shown.inode);
         }
-        let Some(charge) = self.charge(id, 1) else {
+        let Some(charge) = self.charge(id, QUEUE) else {
             return Answer::kernel(KernelReason::ServiceDescriptors);
         };
         let Some(grants) = Grants::new(backlog, nonblocking) else {

@@ -9,7 +9,6 @@ use crate::registry::local::shown::Shown;
 use crate::registry::memory::region::AppRegion;
 use crate::registry::memory::size::{Size, fitting};
 use crate::registry::output::Output;
-use crate::registry::process::descriptors::out_of_descriptors;
 use crate::registry::process::procfs;
 use crate::registry::report::statistics::Process;
 use crate::registry::report::text;
@@ -259,10 +258,12 @@ impl Registry {
             return Answer::Offence("it asked for a second region".to_owned());
         }
         let family = a.family();
-        let Some(charge) = self.charge(id, REGION + self.cores.len()) else { return out_of_descriptors() };
+        let Some(charge) = self.charge(id, REGION + self.cores.len()) else {
+            return Answer::out_of_descriptors();
+        };
         let wakers: rustix::io::Result<Vec<_>> = (0..=self.cores.len()).map(|_| new_eventfd()).collect();
         let Ok(wakers) = wakers else {
-            return out_of_descriptors();
+            return Answer::out_of_descriptors();
         };
         let region_id = self.new_region_id();
         let Ok(index) = self.indices.take(region_id) else {
@@ -283,7 +284,7 @@ impl Registry {
         region.memory.region().header().cycles.store(self.counting.word(), Ordering::Relaxed);
         let info = RegionInfo::of(&region.memory.region().layout().params, Side::One, true);
         let Ok(memfd) = region.memory.fd.try_clone() else {
-            return out_of_descriptors();
+            return Answer::out_of_descriptors();
         };
         let mut fds = vec![Arc::new(memfd)];
         fds.extend(region.wakers.iter().cloned());
@@ -331,10 +332,10 @@ impl Registry {
         if context as usize >= CONTEXTS || context == TRUST_CONTEXT {
             return Answer::Offence(format!("context {context} is out of range"));
         }
-        let Some(charge) = self.charge(id, 1) else { return out_of_descriptors() };
+        let Some(charge) = self.charge(id, 1) else { return Answer::out_of_descriptors() };
         // The service must never block in a write because of an application.
         let Ok((eventfd, theirs)) = new_waker_for(false) else {
-            return out_of_descriptors();
+            return Answer::out_of_descriptors();
         };
         let Some(its) = self.families.get_mut(&family) else { return Answer::Silent };
         if !its.add_context(context, Context::new(id, eventfd.clone(), charge)) {
@@ -401,11 +402,11 @@ impl Registry {
         if let Some(known) = pair.waker(sleeper, context) {
             return Answer::Reply(Reply::Done, vec![known.clone()]);
         }
-        let Some(charge) = self.charge(id, 1) else { return out_of_descriptors() };
+        let Some(charge) = self.charge(id, 1) else { return Answer::out_of_descriptors() };
         let uid = |application| self.applications.get(&application).map(|a| a.uid);
         // Two processes of one user could stop each other anyway, so they share the eventfd itself, which is faster.
         let Some(new) = self.new_waker(target, region, context, uid(id) == uid(target)) else {
-            return out_of_descriptors();
+            return Answer::out_of_descriptors();
         };
         if let Some(pair) = self.pairs.get_mut(region) {
             pair.add_waker(sleeper, context, new.clone());

@@ -4,7 +4,6 @@ use crate::registry::listen::origin::Origin;
 
 use crate::registry::application::Application;
 use crate::registry::listen::table::{Home, Listener};
-use crate::registry::process::descriptors::out_of_descriptors;
 use crate::registry::{Answer, Registry};
 use control::{AcceptRecord, Left, Push, Reply};
 use rustix::io::Errno;
@@ -239,9 +238,9 @@ impl Registry {
         if let Some(known) = l.wakers.get(&(application, context)) {
             return Answer::Reply(Reply::Done, vec![known.clone()]);
         }
-        let Some(charge) = self.charge(id, 1) else { return out_of_descriptors() };
+        let Some(charge) = self.charge(id, 1) else { return Answer::out_of_descriptors() };
         let Some(new) = self.new_waker(application, queue, context, is_same_user) else {
-            return out_of_descriptors();
+            return Answer::out_of_descriptors();
         };
         if let Some(l) = self.listeners.all.get_mut(&queue) {
             l.wakers.insert((application, context), new.clone());

@@ -3,6 +3,7 @@
 use crate::registry::local::shown::Shown;
 use crate::registry::log_limit::log_for;
 use crate::registry::policy::{Limits, Refusal, Rule, Subject};
+use crate::registry::process::descriptors::{Charge, Payer};
 use crate::registry::process::procfs;
 use crate::registry::registration::Credentials;
 use crate::registry::report;
@@ -53,6 +54,18 @@ impl Registry {
             .min(fair(who.is_administrator, self.config.max_applications));
         self.policy.admits(&subject)
             && self.applications.values().filter(|a| a.uid == who.uid).count() < most as usize
+    }
+
+    /// Charges the user at the other end of a control line. `None`: it has its share of the service's descriptors.
+    pub fn charge_line(&mut self, who: Credentials) -> Option<Charge> {
+        let payer = Payer { uid: who.uid, has_share: !who.is_administrator };
+        self.descriptors.charge(payer, 1, self.ports.held())
+    }
+
+    /// Charges the user of a process. `None`: it has its share.
+    pub fn charge(&mut self, application: u32, count: usize) -> Option<Charge> {
+        let who = self.applications.get(&application)?.payer();
+        self.descriptors.charge(who, count, self.ports.held())
     }
 
     /// True when the application may have one more connection over the port; an ordinary user leaves some to other users.

@@ -4,10 +4,6 @@
 //! something is left however many users want all. Ports that are held for connections within the host are everybody's: they count as used,
 //! and their number is bounded where they are made.
 
-use crate::registry::application::Application;
-use crate::registry::registration::Credentials;
-use crate::registry::{Answer, Registry};
-use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -84,32 +80,6 @@ impl Descriptors {
         });
         Some(Charge { count, of })
     }
-}
-
-impl Application {
-    /// Its user.
-    pub const fn payer(&self) -> Payer {
-        Payer { uid: self.uid, has_share: !self.is_administrator }
-    }
-}
-
-impl Registry {
-    /// Charges the user at the other end of a control line. `None`: it has its share of the service's descriptors.
-    pub fn charge_line(&mut self, who: Credentials) -> Option<Charge> {
-        let payer = Payer { uid: who.uid, has_share: !who.is_administrator };
-        self.descriptors.charge(payer, 1, self.ports.held())
-    }
-
-    /// Charges the user of a process. `None`: it has its share.
-    pub fn charge(&mut self, application: u32, count: usize) -> Option<Charge> {
-        let who = self.applications.get(&application)?.payer();
-        self.descriptors.charge(who, count, self.ports.held())
-    }
-}
-
-/// The refusal of a request for which there is no descriptor.
-pub fn out_of_descriptors() -> Answer {
-    Answer::refused(Errno::MFILE, "the service is out of descriptors, or has as many for this user as it may")
 }
 
 #[cfg(test)]
