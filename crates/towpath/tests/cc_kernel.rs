@@ -60,6 +60,7 @@ fn moves() {
     assert_eq!(others, [place.by_default(); 2], "no rule names them");
     let ends = [&meant, &six, &late].map(Flow::algorithm_of_peer);
     assert_eq!(ends, [place.by_default(); 3], "the address of a rule is the peer's, not the host's");
+    place.until("the late flow is listed", |status| status.flows.len() == 3);
     let text = place.good(&["status"]);
     let first = format!("{} is up (process {}): 3 flows, ", place.name(), up.id());
     assert!(text.starts_with(&first) && text.contains(&format!(" -> {}  ", six.peer())), "{text}");
