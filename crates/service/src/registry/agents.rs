@@ -114,9 +114,8 @@ impl Agents {
 
     /// Takes what agents have sent, as much as one turn is for, and hears of the ends of their processes.
     pub fn hear(&mut self, now: Instant) {
-        for address in self.processes.ended(&self.set) {
-            self.endpoint.agent_died(now, &address);
-        }
+        // What an agent had sent before its end is read first: it would bring the agent back.
+        let ended = self.processes.ended(&self.set);
         let Self { endpoint, transcript, names, .. } = self;
         self.socket.receive(&mut |sender, datagram| {
             if names.contains_key(sender.address) {
@@ -124,6 +123,12 @@ impl Agents {
             }
             endpoint.receive(now, sender, datagram);
         });
+        for (address, pid) in ended {
+            // Another process may be at that address by now.
+            if endpoint.process_of(&address) == Some(pid) {
+                endpoint.agent_died(now, &address);
+            }
+        }
     }
 
     /// Sends what may go now.
