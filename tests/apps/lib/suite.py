@@ -1,7 +1,7 @@
 """Somebody else's test suite through Towpath, both ends accelerated on the loopback address, with one service for all of it.
 
-A part passes when every test passes that passes on kernel sockets on the same machine (a test that fails is tried there). The
-whole proves something only if it tested us: at least 95 % of its TCP sockets must have been accelerated, by the service's count.
+A part passes when every test passes that passes on kernel sockets on the same machine (a test that fails is tried there). Many
+of these tests measure time: one that has failed beside others is tried again alone, and has to pass each time. The whole proves something only if it tested us: at least 95 % of its TCP sockets must have been accelerated, by the service's count.
 """
 
 import argparse
@@ -20,6 +20,8 @@ from lib.process import Failure
 from lib.world import World
 
 ACCELERATED_MIN = 0.95
+# How often a test that has failed is tried again.
+AGAIN = 3
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 
 
@@ -78,6 +80,8 @@ def judge(suite, world, part):
     for test in failed:
         if test in run_once(suite, world, part, test)[2]:
             told.append(f"{test}: fails on the kernel, too")
+        elif not any(test in run_once(suite, world, part, test, accelerated=True)[2] for _ in range(AGAIN)):
+            told.append(f"{test}: failed once, and passed {AGAIN} times alone")
         else:
             bad.append(test)
     if problem and not failed or ran == 0:
