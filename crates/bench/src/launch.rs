@@ -154,6 +154,13 @@ impl Service {
         &self.control
     }
 
+    /// The command `towpath WORD` for this service.
+    pub fn tool(&self, word: &str) -> Command {
+        let mut command = Command::new(&self.towpath);
+        command.arg(word).arg("--control").arg(&self.control);
+        command
+    }
+
     /// A command that runs `program` through this service, under the same process id.
     ///
     /// # Errors

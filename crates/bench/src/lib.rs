@@ -15,6 +15,7 @@ mod client;
 mod clock;
 mod cores;
 mod cpu;
+mod crowd;
 mod dctcp_rate;
 mod demo;
 mod echo;
@@ -173,6 +174,11 @@ const BENCHES: &[Bench] = &[
         name: idle::NAME,
         about: "connections on which nothing happens: processor time of 1,000, memory of many (--connections)",
         run: idle::run,
+    },
+    Bench {
+        name: "crowd",
+        about: "registration of a program, and reports for root, while another user asks the service without end",
+        run: crowd::run,
     },
     Bench {
         name: loss::NAME,
