@@ -4,7 +4,7 @@ use crate::harness::{MAC_A, config};
 use crate::peer::Got;
 use crate::scene::{IRS, MSS, Scene, scene_in};
 use base::{Duration, SeqNumber};
-use flow::Kind;
+use flow::{Episode, Kind};
 use port::Capabilities;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -71,6 +71,38 @@ fn a_hole_with_more_repairs_than_runs_is_repaired_once_and_the_timeout_comes() {
         assert!(s.host.timeouts >= 3, "{loss_records}: {} timeouts", s.host.timeouts);
         let most = times.iter().map(|(seq, n)| n - before.get(seq).unwrap_or(&0)).max();
         assert!(most <= Some(s.host.timeouts + 5), "{loss_records}: {most:?} times");
+    }
+}
+
+/// Send times are microseconds modulo 2^32 and come back after 71 minutes; those of the last loss must not lie ahead of those of the next.
+#[test]
+fn a_loss_long_after_another_is_repaired_once_and_the_timeout_comes() {
+    for minutes in [20, 36, 40, 60, 71, 75, 110, 125] {
+        let mut s = in_flight(64);
+        s.reports(0, &[(1, 2 * LOST)]);
+        s.now = s.now.plus(STEP);
+        s.poll();
+        s.now = s.now.plus(STEP);
+        s.reports(2 * LOST, &[]);
+        s.poll();
+        assert_eq!(s.cold().recovery.episode, Episode::None);
+        s.now = s.now.plus(Duration::from_secs(60 * minutes));
+        let bytes = vec![7; (100 * MSS) as usize];
+        assert_eq!(s.host.send(&mut s.sock, &bytes, 4 << 20), bytes.len());
+        for _ in 0..100 {
+            s.after(Duration::from_us(1));
+        }
+        let una = 2 * LOST;
+        assert!(s.host.keeper.lock(s.id).parts().tx.in_flight() >= 6 * MSS);
+        s.now = s.now.plus(STEP);
+        s.reports(una, &[(una + 4, una + 6)]);
+        let mut times = BTreeMap::new();
+        count(&mut times, &s.poll());
+        for _ in 0..2_000 {
+            count(&mut times, &s.after(STEP));
+        }
+        let most = times.values().max();
+        assert!(s.host.timeouts >= 1 && most <= Some(&(s.host.timeouts + 5)), "{minutes}: {times:?}");
     }
 }
 

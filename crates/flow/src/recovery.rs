@@ -107,8 +107,8 @@ impl Timeouts {
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct Recovery {
-    /// When data was last retransmitted: the timeout counts from here, if later than `progress_at`. While the flow
-    /// [is impatient](crate::Cold::is_impatient): when the episode began, or its first partial acknowledgement came.
+    /// When the oldest data was first retransmitted since the last news, or probed for: the timeout counts from here, if later than
+    /// `progress_at`. While the flow [is impatient](crate::Cold::is_impatient): when the episode began, or its first partial acknowledgement came.
     pub restart_at: Instant,
     /// When the slow path found a timeout that the core has not carried out yet; `ZERO`: none.
     pub expired_at: Instant,
@@ -136,6 +136,8 @@ pub struct Recovery {
     pub is_reordered: bool,
     /// The present episode.
     pub episode: Episode,
+    /// A retransmission has restarted the timeout since the last news from the peer.
+    pub is_restarted: bool,
     /// Number of probes for silence in this episode since the last news from the peer.
     pub stalls: u8,
     /// The last probe was new data, not a retransmission.
@@ -197,6 +199,7 @@ impl Recovery {
             reo_persist: 0,
             episode: Episode::None,
             frto: 0,
+            is_restarted: false,
             stalls: 0,
             is_probe_new: false,
             is_probe_unmeasured: false,
