@@ -211,11 +211,11 @@ impl State {
         news: &mut News,
     ) {
         let now = self.now_us();
-        self.records.pieces(f.cold, range, |piece, run| {
-            let kind = run.map(|run: Run| run.kind);
+        for (piece, run) in self.records.pieces(f.cold, range) {
+            let kind = run.map(|run| run.kind);
             // Of joined runs it is not known what was reported, and counted, before.
             if kind == Some(Kind::Held) || run.is_some_and(|run| run.is_joined) {
-                return;
+                continue;
             }
             news.bytes += piece.right.since(piece.left);
             let at = match run.filter(|_| kind == Some(Kind::Again)) {
@@ -238,12 +238,12 @@ impl State {
                         news.oldest = Some(if is_older { Sending::First } else { Sending::Repeated });
                     }
                     if is_older || is_early {
-                        return;
+                        continue;
                     }
                     run.at
                 }
                 // Retransmitted and lost again: it is not known which sending has arrived, nor when it was sent.
-                None if run.is_some_and(|run| run.was_sent_again()) => return,
+                None if run.is_some_and(|run| run.was_sent_again()) => continue,
                 None => {
                     news.is_original |= kind == Some(Kind::Lost);
                     news.newest = Some(news.newest.map_or(piece.right, |end| end.later_of(piece.right)));
@@ -261,7 +261,7 @@ impl State {
             if news.latest.is_none_or(|latest| sent.is_after(latest, now)) {
                 news.latest = Some(sent);
             }
-        });
+        }
     }
 
     /// Measures the round trip of `piece`, which was sent once. Acknowledged data comes before reported data, and says more of the path.

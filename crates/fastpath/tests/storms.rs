@@ -74,6 +74,41 @@ fn a_hole_with_more_repairs_than_runs_is_repaired_once_and_the_timeout_comes() {
     }
 }
 
+/// A report that everything came twice undoes an episode (RFC 4015). If each did, each segment of the peer would turn all that is lost to
+/// unknown and back.
+#[test]
+fn reports_that_everything_came_twice_undo_one_episode_for_what_is_in_flight() {
+    let mut s = in_flight(64);
+    let comb: Vec<_> = (0..200).map(|n| (3 * n + 1, 3 * n + 2)).collect();
+    for teeth in comb.chunks(3) {
+        s.reports(0, teeth);
+        s.now = s.now.plus(STEP);
+        s.poll();
+    }
+    let mut most = 0;
+    for _ in 0..100 {
+        // A first block that is a part of the second reports a duplicate.
+        s.reports(0, &[(0, 600), (0, 601)]);
+        s.now = s.now.plus(STEP);
+        most = most.max(s.poll().len());
+    }
+    let counters = s.host.core.counters();
+    assert_eq!((counters.duplicates_reported, counters.undone), (100, 1));
+    // It is believed again of what was not in flight then.
+    s.reports(2 * LOST, &[]);
+    s.poll();
+    s.send(&[7; 10 * MSS as usize]);
+    let una = 2 * LOST;
+    for block in [(una + 4, una + 10), (una + 3, una + 10)] {
+        s.reports(una, &[block]);
+        s.now = s.now.plus(STEP);
+        s.poll();
+    }
+    s.reports(una, &[(una, una + 10), (una, una + 10)]);
+    s.poll();
+    assert_eq!(s.host.core.counters().undone, 2);
+}
+
 /// Send times are microseconds modulo 2^32 and come back after 71 minutes; those of the last loss must not lie ahead of those of the next.
 #[test]
 fn a_loss_long_after_another_is_repaired_once_and_the_timeout_comes() {

@@ -170,6 +170,8 @@ pub struct Recovery {
     pub undo_bytes: u32,
     /// The episode has retransmitted something and may still be undone: nothing else indicates congestion.
     pub may_undo: bool,
+    /// End in the stream of what was in flight when an episode was last undone.
+    pub undone_until: u64,
     /// Timestamps show that some retransmission of the episode was needed.
     pub was_needed: bool,
     /// State of congestion control before the episode.
@@ -209,6 +211,7 @@ impl Recovery {
             undo_from: SeqNumber(0),
             undo_bytes: 0,
             may_undo: false,
+            undone_until: 0,
             was_needed: false,
             probe_end: SeqNumber(0),
             before: window,
