@@ -289,7 +289,11 @@ impl State {
             r.rack_rtt_us = now.wrapping_sub(news.last_at);
         }
         if advanced || news.is_held_more {
+            let was_unheard = f.cold.recovery.is_unheard();
             (f.cold.recovery.stalls, f.cold.recovery.is_restarted) = (0, false);
+            if was_unheard {
+                f.allow_window();
+            }
         }
         if let Some(range) = news.duplicate {
             self.on_duplicate(f, range);

@@ -301,6 +301,7 @@ impl State {
             f.cold.recovery.frto = u8::from(is_first);
             f.cold.timeouts.begin(self.now, is_first);
             self.reduce_for(f, Event::Timeout { is_reduced });
+            f.allow_window();
             self.forget_times(f, is_first);
             if let Some(program) = &mut f.cold.program {
                 program.on_timeout();

@@ -4,6 +4,7 @@ use crate::harness::{MAC_A, config};
 use crate::peer::Got;
 use crate::scene::{IRS, MSS, Scene, scene_in};
 use base::{Duration, SeqNumber};
+use congestion::{Algorithm, Window};
 use flow::{Episode, Kind};
 use port::Capabilities;
 use std::collections::{BTreeMap, BTreeSet};
@@ -71,6 +72,44 @@ fn a_hole_with_more_repairs_than_runs_is_repaired_once_and_the_timeout_comes() {
         assert!(s.host.timeouts >= 3, "{loss_records}: {} timeouts", s.host.timeouts);
         let most = times.iter().map(|(seq, n)| n - before.get(seq).unwrap_or(&0)).max();
         assert!(most <= Some(s.host.timeouts + 5), "{loss_records}: {most:?} times");
+    }
+}
+
+/// "The loss window, LW, ... equals 1 full-sized segment" (RFC 5681 section 3.1 in short), also where no timeout changes the window itself.
+#[test]
+fn a_window_that_no_timeout_changes_lets_one_segment_go_for_each_until_the_peer_is_heard() {
+    for is_program in [false, true] {
+        let mut s = in_flight(64);
+        {
+            let mut guard = s.host.keeper.lock(s.id);
+            let f = guard.parts();
+            if is_program {
+                f.cold.window.give_to_program();
+                f.cold.window.set_programmed(4 << 20);
+            } else {
+                f.cold.window = Window::new(Algorithm::Constant(4 << 20), MSS as u16, s.now);
+            }
+            f.tx.cwnd = f.cold.window.cwnd();
+        }
+        let mut times = BTreeMap::new();
+        while s.host.timeouts < 4 {
+            count(&mut times, &s.after(STEP));
+            if is_program {
+                // A program decides whenever it runs, and an agent whenever it likes.
+                s.host.keeper.lock(s.id).parts().decide(4 << 20, 0);
+            }
+        }
+        assert_eq!(s.host.timeouts, 4);
+        let sum: u32 = times.values().sum();
+        assert!(sum <= 6, "{is_program}: {times:?}");
+        s.reports(1, &[]);
+        s.now = s.now.plus(STEP);
+        let mut heard = s.poll().len();
+        if is_program {
+            s.host.keeper.lock(s.id).parts().decide(4 << 20, 0);
+        }
+        heard += (0..50).map(|_| s.after(Duration::from_us(1)).len()).sum::<usize>();
+        assert!(heard > 100, "{is_program}: {heard}");
     }
 }
 

@@ -13,7 +13,7 @@ impl FlowMut<'_> {
     pub(crate) fn steer_programmed(&mut self, event: Event<'_>, signals: &Signals) -> Decision {
         if let Event::Mtu { .. } = event {
             self.cold.window.on(event, signals);
-            self.tx.cwnd = self.cold.window.cwnd();
+            self.allow_window();
         }
         Decision { cwnd: self.tx.cwnd, pace_rate: self.cold.pace_rate, is_echo_answered: false }
     }
@@ -22,7 +22,7 @@ impl FlowMut<'_> {
     #[inline]
     pub fn decide(&mut self, cwnd: u64, rate: u64) {
         self.cold.window.set_programmed(cwnd);
-        self.tx.cwnd = self.cold.window.cwnd();
+        self.allow_window();
         if self.cold.pace_rate != rate {
             self.cold.set_pace(rate);
         }

@@ -138,7 +138,7 @@ pub struct Recovery {
     pub episode: Episode,
     /// A retransmission has restarted the timeout since the last news from the peer.
     pub is_restarted: bool,
-    /// Number of probes for silence in this episode since the last news from the peer.
+    /// Number of probes for silence in this episode since the last news from the peer; `u8::MAX`: none are sent until it is heard.
     pub stalls: u8,
     /// The last probe was new data, not a retransmission.
     pub is_probe_new: bool,
@@ -179,6 +179,13 @@ pub struct Recovery {
 }
 
 impl Recovery {
+    /// A timeout was carried out, and the peer has acknowledged and reported nothing since.
+    #[must_use]
+    #[inline]
+    pub const fn is_unheard(&self) -> bool {
+        matches!(self.episode, Episode::Timeout) && self.stalls == u8::MAX
+    }
+
     /// The state of a flow without losses.
     #[must_use]
     pub const fn new(window: Window) -> Self {
