@@ -48,6 +48,7 @@ mod programs;
 mod rack;
 mod receive;
 mod repair;
+mod runs;
 mod segment;
 mod setup;
 mod shares;

@@ -78,9 +78,14 @@ impl State {
 
     /// After news of losses: computes the loss timer's time anew.
     pub(crate) fn hasten(&mut self, w: &mut Work<'_>) {
+        self.hasten_with(w, Instant::ZERO);
+    }
+
+    /// As `hasten`, with no probe before `earliest`.
+    fn hasten_with(&mut self, w: &mut Work<'_>, earliest: Instant) {
         note_measured(&mut w.f);
         let (_, reordered) = self.detect(&mut w.f);
-        let next = self.next_probe(&w.f);
+        let next = self.next_probe(&w.f).map(|at| at.max(earliest));
         self.watch_until(w, [reordered, next].into_iter().flatten().min());
     }
 
@@ -126,16 +131,18 @@ impl State {
     fn check<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
         note_measured(&mut w.f);
         let (is_lost, _) = self.detect(&mut w.f);
+        let mut earliest = Instant::ZERO;
         if is_lost {
             if w.f.cold.recovery.episode == Episode::None {
                 self.enter(&mut w.f);
             }
             self.reduce(&mut w.f, 0, false);
             self.finish(w, port);
-        } else if self.next_probe(&w.f).is_some_and(|at| at <= self.now) {
-            self.probe_tail(w, port);
+        } else if self.next_probe(&w.f).is_some_and(|at| at <= self.now) && !self.probe_tail(w, port) {
+            // The probe stays due. Without a pause the timer would fire in each round.
+            earliest = self.now.plus(Self::patience(&w.f));
         }
-        self.hasten(w);
+        self.hasten_with(w, earliest);
     }
 
     /// When to probe if the peer stays silent. `None`: the slow path's timeout decides, so that a peer that is gone keeps no core awake;
@@ -172,8 +179,9 @@ impl State {
 
     /// The peer was silent for too long. Without a sign of loss: sends new data, or the last segment in flight again, so that an
     /// acknowledgement shows what is missing; one probe until the peer has acknowledged it (RFC 8985 section 7.3). If retransmissions are
-    /// under way, the oldest segment counts as lost again.
-    fn probe_tail<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
+    /// under way, the oldest segment counts as lost again. False when nothing could be sent, and nothing is noted.
+    #[must_use]
+    fn probe_tail<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) -> bool {
         let (una, max, mss) = (w.f.tx.snd_una, w.f.tx.snd_max, u32::from(w.f.tx.mss));
         if w.f.cold.runs > 0 {
             w.f.cold.recovery.restart_at = self.now;
@@ -183,7 +191,8 @@ impl State {
             w.f.cold.recovery.stalls += 1;
             self.lose_first(&mut w.f);
             self.reduce(&mut w.f, 0, false);
-            return self.finish(w, port);
+            self.finish(w, port);
+            return true;
         }
         let cwnd = w.f.tx.cwnd;
         w.f.tx.cwnd = cwnd.saturating_add(mss);
@@ -194,13 +203,15 @@ impl State {
         let last = if w.f.rx.has(state::FIN_SENT) && w.f.cold.is_fin_alone { 1 } else { mss };
         let len = max.since(una).min(last);
         let range = Interval { left: max.minus(len), right: max };
-        if is_new || self.send_again(w, range, port) {
-            w.f.rx.set(state::PROBED);
-            let r = &mut w.f.cold.recovery;
-            (r.probe_end, r.is_probe_new, r.restart_at) = (w.f.tx.snd_max, is_new, self.now);
-            r.is_probe_unmeasured = true;
-            self.counters.tail_probes += 1;
+        if !is_new && !self.send_again(w, range, port) {
+            return false;
         }
+        w.f.rx.set(state::PROBED);
+        let r = &mut w.f.cold.recovery;
+        (r.probe_end, r.is_probe_new, r.restart_at) = (w.f.tx.snd_max, is_new, self.now);
+        r.is_probe_unmeasured = true;
+        self.counters.tail_probes += 1;
+        true
     }
 
     /// Judges the result of a probe. A report of a duplicate, an older timestamp, or, from a peer that reports no duplicates, a bare

@@ -87,14 +87,16 @@ struct Sent {
 }
 
 impl Sent {
-    /// True if this segment was sent later than `other`: "RACK_sent_after" (RFC 8985 section 6.2).
-    fn is_after(self, other: Self) -> bool {
-        if self.at == other.at {
-            other.end.is_before(self.end)
-        } else {
-            SeqNumber(other.at).is_before(SeqNumber(self.at))
-        }
+    /// True if at `now` this segment was sent later than `other`: "RACK_sent_after" (RFC 8985 section 6.2).
+    fn is_after(self, other: Self, now: u32) -> bool {
+        if self.at == other.at { other.end.is_before(self.end) } else { is_earlier(other.at, self.at, now) }
     }
+}
+
+/// True if at `now` the time `a` is longer ago than `b`. Times come back after 71 minutes, so they are compared by how long they are ago:
+/// then no time that was kept since an earlier loss lies ahead, where nothing that is heard could come after it.
+fn is_earlier(a: u32, b: u32, now: u32) -> bool {
+    now.wrapping_sub(b) < now.wrapping_sub(a)
 }
 
 impl State {
@@ -119,6 +121,10 @@ impl State {
         let echo = echo.map(|ts| ts.echo);
         let highest = self.records.highest(f);
         let mut news = News::default();
+        if f.cold.runs == 0 && f.cold.recovery.episode == Episode::None {
+            // RACK starts anew with each trouble: what it knows of the last one may be hours old.
+            f.cold.recovery.rack_rtt_us = u32::MAX;
+        }
         if advanced {
             let range = Interval { left: una, right: ack };
             self.deliver(f, range, highest, echo, &mut news);
@@ -205,11 +211,11 @@ impl State {
         news: &mut News,
     ) {
         let now = self.now_us();
-        self.records.pieces(f.cold, range, |piece, run| {
-            let kind = run.map(|run: Run| run.kind);
+        for (piece, run) in self.records.pieces(f.cold, range) {
+            let kind = run.map(|run| run.kind);
             // Of joined runs it is not known what was reported, and counted, before.
             if kind == Some(Kind::Held) || run.is_some_and(|run| run.is_joined) {
-                return;
+                continue;
             }
             news.bytes += piece.right.since(piece.left);
             let at = match run.filter(|_| kind == Some(Kind::Again)) {
@@ -232,12 +238,12 @@ impl State {
                         news.oldest = Some(if is_older { Sending::First } else { Sending::Repeated });
                     }
                     if is_older || is_early {
-                        return;
+                        continue;
                     }
                     run.at
                 }
                 // Retransmitted and lost again: it is not known which sending has arrived, nor when it was sent.
-                None if run.is_some_and(|run| run.was_sent_again()) => return,
+                None if run.is_some_and(|run| run.was_sent_again()) => continue,
                 None => {
                     news.is_original |= kind == Some(Kind::Lost);
                     news.newest = Some(news.newest.map_or(piece.right, |end| end.later_of(piece.right)));
@@ -252,10 +258,10 @@ impl State {
             };
             news.last_at = at;
             let sent = Sent { at, end: piece.right };
-            if news.latest.is_none_or(|latest| sent.is_after(latest)) {
+            if news.latest.is_none_or(|latest| sent.is_after(latest, now)) {
                 news.latest = Some(sent);
             }
-        });
+        }
     }
 
     /// Measures the round trip of `piece`, which was sent once. Acknowledged data comes before reported data, and says more of the path.
@@ -272,18 +278,22 @@ impl State {
     /// Draws the conclusions from the news, after `snd_una` has moved.
     #[cold]
     pub(crate) fn judge(&mut self, w: &mut Work<'_>, news: &News, advanced: bool) {
-        let f = &mut w.f;
+        let (f, now) = (&mut w.f, self.now_us());
         if let Some(latest) = news.latest {
             let r = &mut f.cold.recovery;
-            if r.rack_rtt_us == u32::MAX || latest.is_after(Sent { at: r.rack_at, end: r.rack_end }) {
+            if r.rack_rtt_us == u32::MAX || latest.is_after(Sent { at: r.rack_at, end: r.rack_end }, now) {
                 (r.rack_at, r.rack_end) = (latest.at, latest.end);
             }
             // "RACK.rtt: the RTT of the most recently delivered segment" (section 5.2 in short), even if others were sent after it: if
             // this one was late, those that were sent with it may be late, too.
-            r.rack_rtt_us = self.now_us().wrapping_sub(news.last_at);
+            r.rack_rtt_us = now.wrapping_sub(news.last_at);
         }
         if advanced || news.is_held_more {
-            f.cold.recovery.stalls = 0;
+            let was_unheard = f.cold.recovery.is_unheard();
+            (f.cold.recovery.stalls, f.cold.recovery.is_restarted) = (0, false);
+            if was_unheard {
+                f.allow_window();
+            }
         }
         if let Some(range) = news.duplicate {
             self.on_duplicate(f, range);
@@ -337,12 +347,12 @@ impl State {
         let mut bursts = self.records.bursts(f).peekable();
         while let Some((end, at)) = bursts.next() {
             let until = bursts.peek().map_or(at.wrapping_add(f.cold.srtt_us >> 4), |&(_, next)| next);
-            let end = match (at == rack.at, Sent { at, end }.is_after(rack)) {
+            let end = match (at == rack.at, Sent { at, end }.is_after(rack, self.now_us())) {
                 (false, true) => break,
                 (true, true) => rack.end,
                 // A retransmission that went while the burst was being sent says nothing of the part that was sent after it, and which
                 // part that is is not known: only what lies below delivered data was sent before that.
-                (false, false) if SeqNumber(rack.at).is_before(SeqNumber(until)) => {
+                (false, false) if rack.at.wrapping_sub(at) < until.wrapping_sub(at) => {
                     if highest.is_before(end) { highest } else { end }
                 }
                 _ => end,
@@ -374,8 +384,7 @@ impl State {
             below != range.left && self.turn_runs(f.cold, range, Some(Kind::Lost), |run| run.is_none());
         let whole = Interval { left: f.tx.snd_una, right: f.tx.snd_max };
         // Strictly before, because the send time of data sent once is known per burst only.
-        let is_before =
-            |run: &Run| run.kind == Kind::Again && SeqNumber(run.at).is_before(SeqNumber(rack.at));
+        let is_before = |run: &Run| run.kind == Kind::Again && is_earlier(run.at, rack.at, now);
         any |= self.turn_runs(f.cold, whole, Some(Kind::Lost), |run| {
             run.is_some_and(|run| is_before(&run) && left(run.at) <= 0)
         });

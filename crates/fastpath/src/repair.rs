@@ -133,13 +133,15 @@ impl State {
     /// Updates the scoreboard and the sums for retransmitted data.
     fn note_again(&mut self, f: &mut FlowMut<'_>, range: Interval) {
         self.set_runs(f.cold, range, Some(Kind::Again));
-        // As Linux, the timer counts from when the oldest segment was retransmitted. If each retransmission put it off, the timer would wait
-        // for the end of what it is to end.
+        // As Linux, the timer counts from when the oldest segment was retransmitted, but only from the first time since the peer has
+        // acknowledged or reported something. If each retransmission put it off, the timer would wait for the end of what it is to end.
         let is_oldest = range.left == f.tx.snd_una;
         let is_impatient = f.cold.is_impatient(f.rx.flags);
+        let progress_at = f.cold.progress_at;
         let r = &mut f.cold.recovery;
-        if is_oldest && !is_impatient {
-            r.restart_at = self.now;
+        let is_first = !r.is_restarted || r.restart_at < progress_at;
+        if is_oldest && is_first && !is_impatient {
+            (r.restart_at, r.is_restarted) = (self.now, true);
         }
         if r.episode != Episode::None {
             let len = range.right.since(range.left);
@@ -299,6 +301,7 @@ impl State {
             f.cold.recovery.frto = u8::from(is_first);
             f.cold.timeouts.begin(self.now, is_first);
             self.reduce_for(f, Event::Timeout { is_reduced });
+            f.allow_window();
             self.forget_times(f, is_first);
             if let Some(program) = &mut f.cold.program {
                 program.on_timeout();

@@ -9,6 +9,10 @@ use flow::{Episode, Event, FlowMut, Interval, Kind, state};
 /// "RACK.reo_wnd_persist" (RFC 8985 section 6.2).
 const PERSIST: u8 = 16;
 
+/// Largest number of bytes that one report of a duplicate stands for: "each DSACK block ... report[s] only one duplicate ... segment" (RFC 2883
+/// section 4 in short), and a host that joins segments before its TCP sees them reports as many as an IP packet can hold.
+const DUPLICATE_MAX: u32 = 1 << 16;
+
 impl State {
     /// The peer reports that it has received `range` twice.
     pub(crate) fn on_duplicate(&mut self, f: &mut FlowMut<'_>, range: Interval) {
@@ -37,7 +41,7 @@ impl State {
         // Reports about an episode that is over count as well, unless it ended so long ago that sequence numbers may have wrapped.
         let is_recent = una.minus(window.saturating_mul(2)).is_before(r.undo_from);
         if r.may_undo && is_recent && r.undo_from.is_at_or_before(range.left) {
-            r.undo_bytes = r.undo_bytes.saturating_sub(range.right.since(range.left));
+            r.undo_bytes = r.undo_bytes.saturating_sub(range.right.since(range.left).min(DUPLICATE_MAX));
         }
     }
 
@@ -55,10 +59,11 @@ impl State {
             || is_found && !f.rx.has(state::TIMESTAMPS)
     }
 
-    /// True when the peer has reported all retransmissions of the episode as duplicates, the last of them now.
+    /// True when the peer has reported all retransmissions of the episode as duplicates, the last of them now. Of data that was in flight when
+    /// an episode was undone it is not believed a second time: a peer could have every episode undone as it begins, with each segment.
     pub(crate) fn is_all_duplicate(&self, f: &FlowMut<'_>, news: &News) -> bool {
         let r = &f.cold.recovery;
-        news.duplicate.is_some() && r.may_undo && r.undo_bytes == 0
+        news.duplicate.is_some() && r.may_undo && r.undo_bytes == 0 && r.undone_until <= f.tx.tx_una
     }
 
     /// Restores the state before the episode. Data that counts as lost counts as in flight again.
@@ -71,6 +76,7 @@ impl State {
         f.cold.recovery.is_reordered |= f.cold.recovery.episode == Episode::Fast;
         self.leave_episode(f);
         f.cold.recovery.may_undo = false;
+        f.cold.recovery.undone_until = f.tx.tx_una + u64::from(f.tx.in_flight());
         f.tx.recover = f.tx.snd_una;
         self.counters.undone += 1;
     }

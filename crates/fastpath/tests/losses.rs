@@ -4,6 +4,7 @@ use crate::peer::Got;
 use crate::scene::{MSS, Scene, scene};
 use base::Duration;
 use flow::state;
+use port::{Batch, Port};
 
 /// The numbers of the segments in `got`.
 fn segments(got: &[Got]) -> Vec<u32> {
@@ -34,6 +35,31 @@ fn a_tail_loss_probe_goes_once_and_long_before_the_timeout() {
         assert_eq!(s.after(Duration::from_ms(5)), []);
     }
     assert_eq!((s.host.timeouts, s.host.core.counters().tail_probes), (0, 1));
+}
+
+#[test]
+fn a_probe_that_finds_no_room_in_the_port_is_tried_again_after_a_pause() {
+    let mut s = Scene::in_flight(5);
+    while let Some(buf) = s.port.reserve() {
+        assert!(buf.fill(&[0; 60]));
+        s.port.commit();
+    }
+    s.port.flush();
+    let before = s.host.core.counters().loss_timers;
+    for _ in 0..100 {
+        s.now = s.now.plus(Duration::from_us(100));
+        s.host.poll(s.now, &mut s.port);
+    }
+    let counters = s.host.core.counters();
+    let fired = counters.loss_timers - before;
+    assert!(
+        counters.tail_probes == 0 && fired <= 6,
+        "{fired} times in 10 ms, of which each is to wait 2.2 ms"
+    );
+    let mut batch = Batch::new();
+    while s.peer.port.receive(&mut batch) > 0 {}
+    let sent: Vec<_> = (0..30).flat_map(|_| segments(&s.after(Duration::from_us(100)))).collect();
+    assert_eq!((sent, s.host.core.counters().tail_probes), (vec![5], 1));
 }
 
 /// What the probe's acknowledgement shows is repaired at once: all that was sent before it is lost (RFC 8985 section 6.2).

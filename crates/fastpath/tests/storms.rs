@@ -4,7 +4,8 @@ use crate::harness::{MAC_A, config};
 use crate::peer::Got;
 use crate::scene::{IRS, MSS, Scene, scene_in};
 use base::{Duration, SeqNumber};
-use flow::Kind;
+use congestion::{Algorithm, Window};
+use flow::{Episode, Kind};
 use port::Capabilities;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -71,6 +72,111 @@ fn a_hole_with_more_repairs_than_runs_is_repaired_once_and_the_timeout_comes() {
         assert!(s.host.timeouts >= 3, "{loss_records}: {} timeouts", s.host.timeouts);
         let most = times.iter().map(|(seq, n)| n - before.get(seq).unwrap_or(&0)).max();
         assert!(most <= Some(s.host.timeouts + 5), "{loss_records}: {most:?} times");
+    }
+}
+
+/// "The loss window, LW, ... equals 1 full-sized segment" (RFC 5681 section 3.1 in short), also where no timeout changes the window itself.
+#[test]
+fn a_window_that_no_timeout_changes_lets_one_segment_go_for_each_until_the_peer_is_heard() {
+    for is_program in [false, true] {
+        let mut s = in_flight(64);
+        {
+            let mut guard = s.host.keeper.lock(s.id);
+            let f = guard.parts();
+            if is_program {
+                f.cold.window.give_to_program();
+                f.cold.window.set_programmed(4 << 20);
+            } else {
+                f.cold.window = Window::new(Algorithm::Constant(4 << 20), MSS as u16, s.now);
+            }
+            f.tx.cwnd = f.cold.window.cwnd();
+        }
+        let mut times = BTreeMap::new();
+        while s.host.timeouts < 4 {
+            count(&mut times, &s.after(STEP));
+            if is_program {
+                // A program decides whenever it runs, and an agent whenever it likes.
+                s.host.keeper.lock(s.id).parts().decide(4 << 20, 0);
+            }
+        }
+        assert_eq!(s.host.timeouts, 4);
+        let sum: u32 = times.values().sum();
+        assert!(sum <= 6, "{is_program}: {times:?}");
+        s.reports(1, &[]);
+        s.now = s.now.plus(STEP);
+        let mut heard = s.poll().len();
+        if is_program {
+            s.host.keeper.lock(s.id).parts().decide(4 << 20, 0);
+        }
+        heard += (0..50).map(|_| s.after(Duration::from_us(1)).len()).sum::<usize>();
+        assert!(heard > 100, "{is_program}: {heard}");
+    }
+}
+
+/// A report that everything came twice undoes an episode (RFC 4015). If each did, each segment of the peer would turn all that is lost to
+/// unknown and back.
+#[test]
+fn reports_that_everything_came_twice_undo_one_episode_for_what_is_in_flight() {
+    let mut s = in_flight(64);
+    let comb: Vec<_> = (0..200).map(|n| (3 * n + 1, 3 * n + 2)).collect();
+    for teeth in comb.chunks(3) {
+        s.reports(0, teeth);
+        s.now = s.now.plus(STEP);
+        s.poll();
+    }
+    let mut most = 0;
+    for _ in 0..100 {
+        // A first block that is a part of the second reports a duplicate.
+        s.reports(0, &[(0, 600), (0, 601)]);
+        s.now = s.now.plus(STEP);
+        most = most.max(s.poll().len());
+    }
+    let counters = s.host.core.counters();
+    assert_eq!((counters.duplicates_reported, counters.undone), (100, 1));
+    // It is believed again of what was not in flight then.
+    s.reports(2 * LOST, &[]);
+    s.poll();
+    s.send(&[7; 10 * MSS as usize]);
+    let una = 2 * LOST;
+    for block in [(una + 4, una + 10), (una + 3, una + 10)] {
+        s.reports(una, &[block]);
+        s.now = s.now.plus(STEP);
+        s.poll();
+    }
+    s.reports(una, &[(una, una + 10), (una, una + 10)]);
+    s.poll();
+    assert_eq!(s.host.core.counters().undone, 2);
+}
+
+/// Send times are microseconds modulo 2^32 and come back after 71 minutes; those of the last loss must not lie ahead of those of the next.
+#[test]
+fn a_loss_long_after_another_is_repaired_once_and_the_timeout_comes() {
+    for minutes in [20, 36, 40, 60, 71, 75, 110, 125] {
+        let mut s = in_flight(64);
+        s.reports(0, &[(1, 2 * LOST)]);
+        s.now = s.now.plus(STEP);
+        s.poll();
+        s.now = s.now.plus(STEP);
+        s.reports(2 * LOST, &[]);
+        s.poll();
+        assert_eq!(s.cold().recovery.episode, Episode::None);
+        s.now = s.now.plus(Duration::from_secs(60 * minutes));
+        let bytes = vec![7; (100 * MSS) as usize];
+        assert_eq!(s.host.send(&mut s.sock, &bytes, 4 << 20), bytes.len());
+        for _ in 0..100 {
+            s.after(Duration::from_us(1));
+        }
+        let una = 2 * LOST;
+        assert!(s.host.keeper.lock(s.id).parts().tx.in_flight() >= 6 * MSS);
+        s.now = s.now.plus(STEP);
+        s.reports(una, &[(una + 4, una + 6)]);
+        let mut times = BTreeMap::new();
+        count(&mut times, &s.poll());
+        for _ in 0..2_000 {
+            count(&mut times, &s.after(STEP));
+        }
+        let most = times.values().max();
+        assert!(s.host.timeouts >= 1 && most <= Some(&(s.host.timeouts + 5)), "{minutes}: {times:?}");
     }
 }
 

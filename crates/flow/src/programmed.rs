@@ -13,7 +13,7 @@ impl FlowMut<'_> {
     pub(crate) fn steer_programmed(&mut self, event: Event<'_>, signals: &Signals) -> Decision {
         if let Event::Mtu { .. } = event {
             self.cold.window.on(event, signals);
-            self.tx.cwnd = self.cold.window.cwnd();
+            self.allow_window();
         }
         Decision { cwnd: self.tx.cwnd, pace_rate: self.cold.pace_rate, is_echo_answered: false }
     }
@@ -22,7 +22,7 @@ impl FlowMut<'_> {
     #[inline]
     pub fn decide(&mut self, cwnd: u64, rate: u64) {
         self.cold.window.set_programmed(cwnd);
-        self.tx.cwnd = self.cold.window.cwnd();
+        self.allow_window();
         if self.cold.pace_rate != rate {
             self.cold.set_pace(rate);
         }
@@ -55,7 +55,9 @@ impl FlowMut<'_> {
     /// program that ends, if there was one.
     pub fn end_program(&mut self, now: Instant, pipe: u32, rates: &RateSettings) -> Option<Box<FlowProgram>> {
         let program = self.cold.program.take()?;
-        self.cold.window.take_from_program(now, pipe, self.cold.backoff > 0);
+        // Unanswered window probes are backed off, too; they say nothing of the path.
+        let is_unheard = self.cold.backoff > 0 && self.tx.in_flight() > 0;
+        self.cold.window.take_from_program(now, pipe, is_unheard);
         self.follow_window(now, rates);
         self.leave_repair_alone();
         Some(program)
@@ -162,15 +164,21 @@ mod tests {
         let mut guard = flows.try_lock(FlowId(0)).expect("nothing else holds it");
         let mut f = guard.parts();
         let whole = 10 * u32::from(MSS);
-        for (programmed, backoff, left) in
-            [(40_000, 0, whole), (5_000, 0, 5_000), (40_000, 2, u32::from(MSS))]
-        {
+        // Backed off for window probes, and for data that is in flight and all lost.
+        for (programmed, backoff, in_flight, left) in [
+            (40_000, 0, 0, whole),
+            (5_000, 0, 0, 5_000),
+            (40_000, 2, 0, whole),
+            (40_000, 2, 30_000, u32::from(MSS)),
+        ] {
             *f.cold = Cold::new(Window::new(Algorithm::Reno, MSS, at(0)), at(0));
             (f.tx.mss, f.tx.cwnd, f.cold.backoff) = (MSS, f.cold.window.cwnd(), backoff);
             f.begin_program(&start(7, Some(programmed)), &f.situation(at(1), 0, 0));
             assert_eq!((u64::from(f.tx.cwnd), f.pipe()), (programmed, 0));
-            assert!(f.end_program(at(60_000), f.pipe(), &RateSettings::default()).is_some());
+            f.tx.snd_max = f.tx.snd_una.plus(in_flight);
+            assert!(f.end_program(at(60_000), 0, &RateSettings::default()).is_some());
             assert_eq!((f.tx.cwnd, f.cold.window.cwnd()), (left, left));
+            f.tx.snd_max = f.tx.snd_una;
         }
     }
 

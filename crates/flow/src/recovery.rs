@@ -107,8 +107,8 @@ impl Timeouts {
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct Recovery {
-    /// When data was last retransmitted: the timeout counts from here, if later than `progress_at`. While the flow
-    /// [is impatient](crate::Cold::is_impatient): when the episode began, or its first partial acknowledgement came.
+    /// When the oldest data was first retransmitted since the last news, or probed for: the timeout counts from here, if later than
+    /// `progress_at`. While the flow [is impatient](crate::Cold::is_impatient): when the episode began, or its first partial acknowledgement came.
     pub restart_at: Instant,
     /// When the slow path found a timeout that the core has not carried out yet; `ZERO`: none.
     pub expired_at: Instant,
@@ -136,7 +136,9 @@ pub struct Recovery {
     pub is_reordered: bool,
     /// The present episode.
     pub episode: Episode,
-    /// Number of probes for silence in this episode since the last news from the peer.
+    /// A retransmission has restarted the timeout since the last news from the peer.
+    pub is_restarted: bool,
+    /// Number of probes for silence in this episode since the last news from the peer; `u8::MAX`: none are sent until it is heard.
     pub stalls: u8,
     /// The last probe was new data, not a retransmission.
     pub is_probe_new: bool,
@@ -168,6 +170,8 @@ pub struct Recovery {
     pub undo_bytes: u32,
     /// The episode has retransmitted something and may still be undone: nothing else indicates congestion.
     pub may_undo: bool,
+    /// End in the stream of what was in flight when an episode was last undone.
+    pub undone_until: u64,
     /// Timestamps show that some retransmission of the episode was needed.
     pub was_needed: bool,
     /// State of congestion control before the episode.
@@ -175,6 +179,13 @@ pub struct Recovery {
 }
 
 impl Recovery {
+    /// A timeout was carried out, and the peer has acknowledged and reported nothing since.
+    #[must_use]
+    #[inline]
+    pub const fn is_unheard(&self) -> bool {
+        matches!(self.episode, Episode::Timeout) && self.stalls == u8::MAX
+    }
+
     /// The state of a flow without losses.
     #[must_use]
     pub const fn new(window: Window) -> Self {
@@ -197,6 +208,7 @@ impl Recovery {
             reo_persist: 0,
             episode: Episode::None,
             frto: 0,
+            is_restarted: false,
             stalls: 0,
             is_probe_new: false,
             is_probe_unmeasured: false,
@@ -206,6 +218,7 @@ impl Recovery {
             undo_from: SeqNumber(0),
             undo_bytes: 0,
             may_undo: false,
+            undone_until: 0,
             was_needed: false,
             probe_end: SeqNumber(0),
             before: window,

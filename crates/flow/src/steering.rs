@@ -85,7 +85,14 @@ impl FlowMut<'_> {
         let cold = &mut *self.cold;
         cold.law = RateLaw::new(cold.window.algorithm(), rates, self.tx.mss, now);
         cold.limit_pace(cold.pace_most);
-        self.tx.cwnd = cold.window.cwnd();
+        self.allow_window();
+    }
+
+    /// The window becomes the one in force. After a timeout, one segment is until the peer is heard, whatever decides the window: each further
+    /// timeout would repeat all that is in flight. "The loss window, LW, ... equals 1 full-sized segment" (RFC 5681 section 3.1 in short).
+    pub fn allow_window(&mut self) {
+        let most = if self.cold.recovery.is_unheard() { u32::from(self.tx.mss) } else { u32::MAX };
+        self.tx.cwnd = self.cold.window.cwnd().min(most);
     }
 
     /// As [`steer`](Self::steer), when the flow is about to send after a pause: see [`congestion::Window::is_restart_due`].

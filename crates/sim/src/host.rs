@@ -293,7 +293,7 @@ impl Host {
             let (before, fired) = (lane.interface.waiting(), lane.core.counters().loss_timers);
             let progress = lane.core.poll(now, &mut lane.interface);
             let fired = lane.core.counters().loss_timers - fired;
-            repeats.round(lane.interface.heard(), fired, lane.interface.sent_after(before));
+            repeats.round(now, lane.interface.heard(), fired, lane.interface.sent_after(before));
             lane.core.wakes().for_each(drop);
             lane.core.strangers().for_each(drop);
             lane.deadline = progress.deadline;

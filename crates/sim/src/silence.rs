@@ -25,8 +25,8 @@ const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const START: Instant = Instant::from_ns(1_000_000_000_000);
 /// Round trip while the peer takes all that comes.
 const ROUND_TRIP: Duration = Duration::from_ms(1);
-/// Largest number of times that the host is woken until a given time.
-const WAKES_MAX: usize = 20_000;
+/// Largest number of times that the host is woken until a given time: a paced flow is for each segment that its send ring holds.
+const WAKES_MAX: usize = 100_000;
 /// Largest number of loss timers of a silent flow until its first timeout: one for each range that was retransmitted at a time of its own (a
 /// loss record has 512 of them), and some probes.
 const TIMERS_MAX: u64 = 600;
@@ -68,6 +68,8 @@ pub struct Bulk {
     listener: Fd,
     socket: Option<Fd>,
     mss: u16,
+    /// The application has nothing to write.
+    is_idle: bool,
     /// What the host has sent since this was last taken.
     got: Vec<Got>,
     text: Vec<u8>,
@@ -96,6 +98,7 @@ impl Bulk {
             listener,
             socket: None,
             mss: terms.mss,
+            is_idle: false,
             got: Vec::new(),
             text: vec![b'x'; 64 << 10],
         };
@@ -144,7 +147,7 @@ impl Bulk {
 
     /// The application writes until there is no room.
     fn write(&mut self) {
-        while let Some(fd) = self.socket
+        while let Some(fd) = self.socket.filter(|_| !self.is_idle)
             && self.host.send(fd, &self.text, 0).is_ok()
         {}
     }
@@ -178,6 +181,24 @@ impl Bulk {
             self.say(&Saying { ack: self.receiver.in_flight(), ..Saying::default() })?;
         }
         Err(format!("there are never {bytes} bytes in flight"))
+    }
+
+    /// The application has nothing to write for `time`, and the peer takes all that has come.
+    ///
+    /// # Errors
+    /// As [`pass`](Self::pass).
+    pub fn rest(&mut self, time: Duration) -> Result<(), String> {
+        self.is_idle = true;
+        for _ in 0..1000 {
+            self.pass(ROUND_TRIP)?;
+            if self.receiver.in_flight() == 0 {
+                break;
+            }
+            self.say(&Saying { ack: self.receiver.in_flight(), ..Saying::default() })?;
+        }
+        self.pass(time)?;
+        self.is_idle = false;
+        self.pass(ROUND_TRIP)
     }
 
     /// Bytes that the peer has read and not acknowledged.

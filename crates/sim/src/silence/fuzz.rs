@@ -10,8 +10,24 @@ const STEPS_MAX: usize = 128;
 const SAYINGS_MAX: u32 = 4_000;
 const SIZES: [u16; 4] = [48, 100, 400, 1448];
 const RECORDS: [u16; 4] = [0, 1, 512, 512];
-const ALGORITHMS: [Algorithm; 4] = [Algorithm::Cubic, Algorithm::Reno, Algorithm::Dctcp, Algorithm::Bbr];
-const PASSES: [Duration; 8] = [
+const ALGORITHMS: [Algorithm; 8] = [
+    Algorithm::Cubic,
+    Algorithm::Reno,
+    Algorithm::Dctcp,
+    Algorithm::Bbr,
+    Algorithm::Constant(1 << 20),
+    Algorithm::Constant(20_000),
+    Algorithm::Rate(100_000),
+    Algorithm::RateDctcp,
+];
+/// How long the application rests: send times come back after 71 minutes.
+const RESTS: [Duration; 4] = [
+    Duration::from_ms(100),
+    Duration::from_secs(3),
+    Duration::from_secs(40 * 60),
+    Duration::from_secs(65 * 60),
+];
+const PASSES: [Duration; 16] = [
     Duration::from_us(1),
     Duration::from_us(50),
     Duration::from_us(300),
@@ -20,6 +36,14 @@ const PASSES: [Duration; 8] = [
     Duration::from_ms(40),
     Duration::from_ms(250),
     Duration::from_secs(2),
+    Duration::from_us(100),
+    Duration::from_us(600),
+    Duration::from_ms(2),
+    Duration::from_ms(10),
+    Duration::from_ms(100),
+    Duration::from_ms(600),
+    Duration::from_secs(20),
+    Duration::from_secs(40 * 60),
 ];
 
 struct World {
@@ -37,12 +61,15 @@ pub fn run(bytes: &[u8]) -> Result<Silence, String> {
     let mut input = Input::new(bytes);
     let (how, what) = (input.byte(), input.byte());
     let pick = usize::from(what);
+    let algorithm = ALGORITHMS[pick >> 4 & 7];
+    // A paced flow is woken for each segment.
+    let least = if matches!(algorithm, Algorithm::Rate(_) | Algorithm::RateDctcp) { 400 } else { 0 };
     let terms = Terms {
-        mss: SIZES[pick & 3],
+        mss: SIZES[pick & 3].max(least),
         sack: how & 7 != 0,
         timestamps: how & 8 != 0,
         loss_records: RECORDS[pick >> 2 & 3],
-        algorithm: ALGORITHMS[pick >> 4 & 3],
+        algorithm,
     };
     let mut bulk = Bulk::open(&terms)?;
     // As many as a send ring of the simulator has room for, or fewer.
@@ -77,7 +104,7 @@ impl World {
 
     fn step(&mut self, input: &mut Input<'_>) -> Result<(), String> {
         let nothing = Saying::default();
-        match input.byte() % 12 {
+        match input.byte() % 13 {
             0 => {
                 let ack = self.place(input);
                 self.say(Saying { ack, is_early: input.byte() & 1 == 0, ..nothing })
@@ -88,7 +115,7 @@ impl World {
             }
             3 | 4 => self.grow(input),
             5 | 6 => self.comb(input),
-            7 | 8 => self.bulk.pass(PASSES[usize::from(input.byte() & 7)]),
+            7 | 8 => self.bulk.pass(PASSES[usize::from(input.byte() & 15)]),
             9 => {
                 let (ack, payload) = (self.place(input), input.word() % 400);
                 self.window = [0, 1, 100, u16::MAX][usize::from(input.byte() & 3)];
@@ -98,6 +125,7 @@ impl World {
                 let duplicate = self.place(input);
                 self.say(Saying { duplicate, is_early: input.byte() & 1 == 0, ..nothing })
             }
+            11 => self.bulk.rest(RESTS[usize::from(input.byte() & 3)]),
             _ => {
                 for _ in 0..input.byte() & 31 {
                     self.say(nothing)?;
