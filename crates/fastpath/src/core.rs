@@ -87,8 +87,7 @@ impl Core {
         others: Others,
     ) -> Self {
         let config = flows.config();
-        let Others { senders, inboxes, records, mut gaps } = others;
-        gaps.set_key(flows.table());
+        let Others { senders, inboxes, records, gaps } = others;
         Self {
             index: u32::from(index),
             commands,
