@@ -134,6 +134,9 @@ impl Core {
         (self.state.now, self.state.now_us) = (now, now.as_us() as u32);
         (self.state.sent, self.state.is_port_full, self.state.left) = (0, false, ROUND);
         port.set_now(now);
+        if !self.state.late.is_empty() {
+            self.state.send_late(port);
+        }
         // Commands first, because packets of a new flow may come in the same round as the command that adds its region.
         let commands = if self.inboxes.is_empty() { self.obey(port) } else { self.hear_others(port) };
         let ahead = if self.state.is_crowded { self.packets_ahead(port, meter) } else { 0 };

@@ -2,9 +2,10 @@
 
 use crate::harness::{MAC_A, config};
 use crate::scene::{Scene, scene_with};
+use base::Duration;
 use fastpath::Cause;
 use flow::{Config, Exception, FrameReason};
-use port::Capabilities;
+use port::{Capabilities, Port};
 use wire::{MacAddr, TcpFlags};
 
 /// Frames of each kind of which a ring of eight slots takes all that it takes: four SYNs, and two other segments of no flow.
@@ -84,6 +85,42 @@ fn a_lost_reset_of_no_flow_is_remembered() {
     (0..CROWD).for_each(|i| s.peer.send(i, 0, TcpFlags::RST, &[]));
     s.poll();
     assert_eq!(flows.reset_lost_at(), Some(s.now));
+}
+
+/// Frames of the slow path that find the port full of bulk data wait, and go out before what flows have to send, in their order.
+#[test]
+fn frames_of_the_slow_path_wait_for_a_full_port_and_go_before_bulk() {
+    const BULK: usize = 256;
+    let mut s = scene_with(|_| {}, Capabilities::plain(1500, MAC_A), Config { ring_slots: 256, ..config() });
+    let capacity = std::iter::from_fn(|| {
+        let buf = s.port.reserve()?;
+        buf.fill(&[0; 60]).then(|| s.port.commit())
+    })
+    .count();
+    assert_eq!(capacity, BULK);
+    // More than may wait; and one that is too long.
+    let frames: Vec<_> = (0..70u32).map(|i| s.peer.frame(i, 0, TcpFlags::SYN, &[])).collect();
+    let long = s.peer.frame(99, 0, TcpFlags::ACK, &[7; 500]);
+    for frame in frames.iter().chain([&long]) {
+        assert!(s.host.commands.push_frame(frame));
+    }
+    s.host.send(&mut s.sock, &[7; 100_000], 128 << 10);
+    let poll = |s: &mut Scene| {
+        s.now = s.now.plus(Duration::from_us(10));
+        s.host.poll(s.now, &mut s.port)
+    };
+    for _ in 0..4 {
+        poll(&mut s);
+    }
+    assert!(poll(&mut s).deadline <= s.now.plus(Duration::from_us(100)), "the core does not sleep on them");
+    assert_eq!(s.drops(Cause::FrameLost), 70 - 64 + 1);
+    let mut sent = Vec::new();
+    for _ in 0..2 {
+        sent.extend(s.peer.frames());
+        poll(&mut s);
+    }
+    assert_eq!(sent[BULK..BULK + 64], frames[..64], "in their order, and no data before them");
+    assert!(sent.len() > BULK + 64, "and then the data");
 }
 
 /// Number of frames that the slow path was handed for this reason.
