@@ -34,7 +34,10 @@ impl Core {
                     Task::Done
                 }
                 Command::Frame => {
-                    state.send_frame(frame, port);
+                    match state.late.send(frame, port) {
+                        Ok(()) => state.sent += 1,
+                        Err(cause) => state.counters.count(cause),
+                    }
                     Task::Done
                 }
                 Command::Receive => {

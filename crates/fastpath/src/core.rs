@@ -135,7 +135,8 @@ impl Core {
         (self.state.sent, self.state.is_port_full, self.state.left) = (0, false, ROUND);
         port.set_now(now);
         if !self.state.late.is_empty() {
-            self.state.send_late(port);
+            // Before what flows have to send.
+            self.state.sent += self.state.late.send_waiting(port);
         }
         // Commands first, because packets of a new flow may come in the same round as the command that adds its region.
         let commands = if self.inboxes.is_empty() { self.obey(port) } else { self.hear_others(port) };

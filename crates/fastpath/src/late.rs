@@ -2,7 +2,6 @@
 //! is late by a round and not by its timer.
 
 use crate::counters::Cause;
-use crate::setup::State;
 use port::Port;
 use std::collections::VecDeque;
 
@@ -25,6 +24,31 @@ impl Late {
         self.0.is_empty()
     }
 
+    /// Puts a frame into the port, or keeps it until that has room.
+    ///
+    /// # Errors
+    /// [`Cause::PortFull`]: it waits. [`Cause::FrameLost`]: it is lost.
+    pub(crate) fn send<P: Port + ?Sized>(&mut self, frame: &[u8], port: &mut P) -> Result<(), Cause> {
+        match if self.is_empty() { put(port, frame) } else { None } {
+            Some(true) => Ok(()),
+            None if self.push(frame) => Err(Cause::PortFull),
+            _ => Err(Cause::FrameLost),
+        }
+    }
+
+    /// Puts the frames that wait into the port, as far as that has room. Returns their number.
+    #[cold]
+    pub(crate) fn send_waiting<P: Port + ?Sized>(&mut self, port: &mut P) -> u32 {
+        let mut count = 0;
+        while let Some((len, bytes)) = self.0.front()
+            && let Some(is_put) = put(port, &bytes[..*len])
+        {
+            self.0.pop_front();
+            count += u32::from(is_put);
+        }
+        count
+    }
+
     /// False when there is no room, or the frame is too long.
     fn push(&mut self, frame: &[u8]) -> bool {
         let mut bytes = [0; LONGEST];
@@ -37,33 +61,11 @@ impl Late {
     }
 }
 
-/// Puts a whole frame into the port, if that has room.
-fn put<P: Port + ?Sized>(port: &mut P, frame: &[u8]) -> bool {
-    let is_put = port.reserve().is_some_and(|buf| buf.fill(frame));
+/// Puts a frame into the port. `None`: that has no room now. False: it takes no frame of this length.
+fn put<P: Port + ?Sized>(port: &mut P, frame: &[u8]) -> Option<bool> {
+    let is_put = port.reserve()?.fill(frame);
     if is_put {
         port.commit();
     }
-    is_put
-}
-
-impl State {
-    /// Sends a frame that the slow path has built, or keeps it until the port has room.
-    pub(crate) fn send_frame<P: Port + ?Sized>(&mut self, frame: &[u8], port: &mut P) {
-        if self.late.is_empty() && put(port, frame) {
-            self.sent += 1;
-            return;
-        }
-        self.counters.count(if self.late.push(frame) { Cause::PortFull } else { Cause::FrameLost });
-    }
-
-    /// Sends the frames that wait, as far as the port has room. They go before what flows have to send.
-    #[cold]
-    pub(crate) fn send_late<P: Port + ?Sized>(&mut self, port: &mut P) {
-        while let Some((len, bytes)) = self.late.0.front()
-            && put(port, &bytes[..*len])
-        {
-            self.late.0.pop_front();
-            self.sent += 1;
-        }
-    }
+    Some(is_put)
 }
