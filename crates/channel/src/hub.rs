@@ -7,7 +7,7 @@ mod greet;
 use core::net::IpAddr;
 use std::collections::{BTreeMap, VecDeque};
 
-use base::Instant;
+use base::{Instant, Seed};
 
 use crate::bytes::{Input, Room};
 use crate::frame::field;
@@ -192,14 +192,17 @@ impl Hub {
     /// A hub without sessions.
     #[must_use]
     pub fn new(config: Config) -> Self {
+        let random = Key::of_secret(Some(&config.seed));
+        // Number 0: `random` begins with 1.
+        let lots = Seed::new(u64::from_le_bytes(field(&random.random(0), 0)));
         Self {
             secret: Key::of_secret(config.secret.as_deref()),
-            random: Key::of_secret(Some(&config.seed)),
+            random,
             config,
             random_number: 0,
             is_shut: false,
             greetings: BTreeMap::new(),
-            entrance: Entrance::new(),
+            entrance: Entrance::new(lots),
             places: BTreeMap::new(),
             sessions: BTreeMap::new(),
             by_lane: BTreeMap::new(),

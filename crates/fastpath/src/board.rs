@@ -8,11 +8,11 @@
 //! ```
 //! A flow without losses has no runs at all. Every change goes through [`Board`], which keeps the byte sums.
 
+use crate::lender::{Lender, Stock};
 use crate::runs::{Board, Pieces};
 use crate::setup::State;
 use base::SeqNumber;
 use flow::{Cold, Config, FlowMut, Interval, Kind, RUNS, Run};
-use std::sync::Arc;
 
 /// Runs of a borrowed record: at 5 % loss enough for a window of 5,000 segments. Of more ranges some are joined: their bytes are
 /// retransmitted needlessly or late.
@@ -29,10 +29,6 @@ struct Mark {
     at: u32,
 }
 
-/// Idle records that a core keeps at most when several cores share them, and how many it takes from them, or returns, at once.
-const CACHE: usize = 64;
-const SHARE: usize = 32;
-
 /// A loss record, borrowed by one flow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record {
@@ -45,85 +41,47 @@ pub(crate) struct Record {
     unknown: Option<SeqNumber>,
 }
 
-/// The idle loss records that all cores of a service share.
-// SETUP: the lock is only tried; a core that does not get it goes on with the records that it has.
+/// The loss records that all cores share.
 #[derive(Clone, Debug)]
-pub(crate) struct Stock {
-    idle: Arc<std::sync::Mutex<Vec<Box<Record>>>>,
-    /// Number of records in all.
-    count: usize,
+pub(crate) struct RecordStock(Stock<Box<Record>>);
+
+/// The loss records of a core. Each peer may have a part of them only: one with losses on many connections leaves some to the others.
+#[derive(Debug)]
+pub(crate) struct Records(Lender<Box<Record>>);
+
+/// Number of loss records of a service with so many cores.
+fn count(config: &Config, cores: u8) -> usize {
+    let most = usize::from(cores) * usize::from(config.loss_records);
+    most.min(config.flows as usize).min(RECORDS_MAX)
 }
 
-impl Stock {
+impl RecordStock {
     /// The records for `cores` cores.
     // SETUP: made with the cores.
     pub(crate) fn new(config: &Config, cores: u8) -> Self {
-        let most = usize::from(cores) * usize::from(config.loss_records);
-        let count = most.min(config.flows as usize).min(RECORDS_MAX);
-        let idle = (0..count).map(|_| Box::new(Record::EMPTY)).collect();
-        Self { idle: Arc::new(std::sync::Mutex::new(idle)), count }
+        Self(Stock::new(count(config, cores), || Box::new(Record::EMPTY)))
     }
-
-    /// Moves up to `SHARE` records to `idle`. None when another core is at it just now.
-    #[cold]
-    fn fill(&self, idle: &mut Vec<Box<Record>>) {
-        if let Ok(mut all) = self.idle.try_lock() {
-            let left = all.len().saturating_sub(SHARE);
-            idle.extend(all.drain(left..));
-        }
-    }
-
-    /// Moves `SHARE` records back from `idle`, unless another core is at it just now.
-    #[cold]
-    fn spill(&self, idle: &mut Vec<Box<Record>>) {
-        if let Ok(mut all) = self.idle.try_lock() {
-            all.extend(idle.drain(idle.len().saturating_sub(SHARE)..));
-        }
-    }
-}
-
-/// The loss records of a core: those that its flows have borrowed, by number, and its cache of idle ones.
-#[derive(Debug)]
-pub(crate) struct Records {
-    lent: Box<[Option<Box<Record>>]>,
-    /// Numbers of `lent` without a record.
-    free: Vec<u16>,
-    idle: Vec<Box<Record>>,
-    /// The records of all cores, if there are several.
-    stock: Option<Stock>,
 }
 
 impl Records {
     // SETUP: made with the core.
     pub(crate) fn new(config: &Config) -> Self {
-        let Stock { idle, count } = Stock::new(config, 1);
-        let idle = Arc::into_inner(idle).and_then(|idle| idle.into_inner().ok()).unwrap_or_default();
-        Self { idle, ..Self::numbers(count) }
+        Self(Lender::new(count(config, 1), || Box::new(Record::EMPTY)))
     }
 
     /// The records of a core that shares them with others. It has a number for each record of all.
     // SETUP: made with the core.
-    pub(crate) fn shared(stock: Stock) -> Self {
-        let records = Self::numbers(stock.count);
-        Self { idle: Vec::with_capacity(stock.count), stock: Some(stock), ..records }
+    pub(crate) fn shared(stock: RecordStock) -> Self {
+        Self(Lender::shared(stock.0))
     }
 
-    // SETUP: made with the core.
-    fn numbers(count: usize) -> Self {
-        let lent = (0..count).map(|_| None).collect();
-        Self { lent, free: (0..count as u16).rev().collect(), idle: Vec::new(), stock: None }
-    }
-
-    /// Lends an idle record to the flow, unless it has one, and moves its runs there. False when no record is idle.
+    /// Lends an idle record to the flow, unless it has one, and moves its runs there. False when no record is idle, or its peer has its part already.
     #[must_use]
     fn lend(&mut self, cold: &mut Cold) -> bool {
         if cold.loss_record != 0 {
             return true;
         }
-        if let (true, Some(stock)) = (self.idle.is_empty(), &self.stock) {
-            stock.fill(&mut self.idle);
-        }
-        let Some(mut record) = self.idle.pop() else { return false };
+        let Some(mut record) = self.0.idle(cold.peer) else { return false };
         record.runs[..RUNS].copy_from_slice(&cold.recovery.runs);
         (record.first, record.count, record.unknown) = (0, 0, None);
         self.put_in(cold, Some(record));
@@ -141,29 +99,22 @@ impl Records {
     /// As `take_back`, for a flow that has a record. Not inlined: a request and its answer need none.
     #[inline(never)]
     fn take_lent_back(&mut self, cold: &mut Cold) {
-        let record = self.take_out(cold);
-        self.idle.extend(record);
+        if let Some(record) = self.take_out(cold) {
+            self.0.give_back(record);
+        }
         cold.runs = 0;
         (cold.recovery.held, cold.recovery.lost, cold.recovery.again) = (0, 0, 0);
-        if let (true, Some(stock)) = (self.idle.len() > CACHE, &self.stock) {
-            stock.spill(&mut self.idle);
-        }
     }
 
     /// Takes the record of a flow that leaves this core out, with what it says; the flow's own record counts on it until `put_in`.
     pub(crate) fn take_out(&mut self, cold: &mut Cold) -> Option<Box<Record>> {
-        let number = cold.loss_record.checked_sub(1)?;
-        cold.loss_record = 0;
-        self.free.push(number);
-        self.lent[usize::from(number)].take()
+        self.0.take_out(&mut cold.loss_record)
     }
 
     /// Takes in the record of a flow that comes to this core.
     pub(crate) fn put_in(&mut self, cold: &mut Cold, record: Option<Box<Record>>) {
         let Some(record) = record else { return };
-        let number = self.free.pop().expect("a core has a number for each record of all cores");
-        self.lent[usize::from(number)] = Some(record);
-        cold.loss_record = number + 1;
+        cold.loss_record = self.0.put_in(record, cold.peer);
     }
 
     /// Records that bytes before `end` without a mark were sent at `sent_at`; bytes from `end` on are being sent now.
@@ -172,7 +123,7 @@ impl Records {
         if !self.lend(f.cold) {
             return;
         }
-        let Some(record) = self.lent[usize::from(f.cold.loss_record - 1)].as_deref_mut() else { return };
+        let Some(record) = self.0.of_mut(f.cold.loss_record) else { return };
         while record.count > 0 && record.marks[usize::from(record.first)].end.is_at_or_before(f.tx.snd_una) {
             record.drop_oldest();
         }
@@ -208,7 +159,7 @@ impl Records {
     }
 
     fn of(&self, cold: &Cold) -> Option<&Record> {
-        self.lent.get(usize::from(cold.loss_record).checked_sub(1)?)?.as_deref()
+        self.0.of(cold.loss_record).map(Box::as_ref)
     }
 
     /// The flow's runs, in order.
@@ -222,8 +173,7 @@ impl Records {
         // Without a record the flow's own runs have to do: some are joined.
         let _ = usize::from(cold.runs) + 2 > RUNS && self.lend(cold);
         let recovery = &mut cold.recovery;
-        let number = usize::from(cold.loss_record).wrapping_sub(1);
-        let runs = match self.lent.get_mut(number).and_then(Option::as_deref_mut) {
+        let runs = match self.0.of_mut(cold.loss_record) {
             None => &mut recovery.runs[..],
             Some(record) => &mut record.runs,
         };
@@ -275,7 +225,7 @@ impl Records {
     /// True when no flow has a record.
     #[cfg(test)]
     pub(crate) fn are_all_idle(&self) -> bool {
-        self.idle.len() == self.lent.len()
+        self.0.lent() == 0
     }
 
     /// One after the highest byte that the peer has reported by SACK, or `snd_una`.

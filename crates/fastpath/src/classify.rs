@@ -164,8 +164,10 @@ impl Seen {
 pub(crate) enum Express {
     /// The next segment of this flow; the one after it begins at this number.
     Flow(FlowId, SeqNumber),
-    /// A TCP segment of no flow.
-    NoFlow,
+    /// A SYN or SYN-ACK of no flow.
+    Syn,
+    /// Another TCP segment of no flow.
+    Stray,
 }
 
 /// A received frame, with what the port said of it.
@@ -210,7 +212,7 @@ impl State {
                 _ => return None,
             },
         };
-        let Some(id) = flows.table().find(hash, |_| true) else { return Some(Express::NoFlow) };
+        let Some(id) = flows.table().find(hash, |_| true) else { return self.express_without_flow(frame) };
         let mut guard = flows.lock_briefly(id)?;
         let f = guard.parts();
         match f.tx.traffic & !class::DSCP {
@@ -224,6 +226,16 @@ impl State {
             _ => f.rx.rcv_nxt,
         };
         (seq == expected).then(|| Express::Flow(id, expected.plus(len as u32)))
+    }
+
+    /// The same of a segment of no flow, which begins a connection. What is for another station or address, and so will be dropped, takes no place.
+    fn express_without_flow(&self, frame: &[u8]) -> Option<Express> {
+        let Ok(Packet { body: Body::Tcp(p), .. }) = Packet::parse(frame, RxChecksum::Verified) else {
+            return None;
+        };
+        let to = MacAddr(*frame.first_chunk()?);
+        self.addressee().admit_tcp(to, p.ip.dst).ok()?;
+        Some(if p.header.flags.contains(TcpFlags::SYN) { Express::Syn } else { Express::Stray })
     }
 
     /// Stage three: gives the packet to its flow, or to the slow path.

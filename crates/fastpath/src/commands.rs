@@ -2,7 +2,6 @@
 
 use crate::classify::{Frame, Seen};
 use crate::core::Core;
-use crate::counters::Cause;
 use crate::segment::Out;
 use crate::setup::{COMMANDS_MAX, Home, Miss, State, Work};
 use crate::task::Task;
@@ -35,7 +34,10 @@ impl Core {
                     Task::Done
                 }
                 Command::Frame => {
-                    send_frame(state, frame, port);
+                    match state.late.send(frame, port) {
+                        Ok(()) => state.sent += 1,
+                        Err(cause) => state.counters.count(cause),
+                    }
                     Task::Done
                 }
                 Command::Receive => {
@@ -135,15 +137,5 @@ fn drain(homes: &mut [Option<Home>], index: u16, state: &mut State) {
     if let Err(Exception::Drained { region, pool, .. }) = full {
         // The exception ring is full: keep the region, without looking at its doorbell; the slow path asks again.
         *place = Some(Home { region, pool, heard_at, is_resting: false });
-    }
-}
-
-/// Sends a frame that the slow path has built.
-fn send_frame<P: Port + ?Sized>(state: &mut State, frame: &[u8], port: &mut P) {
-    if port.reserve().is_some_and(|buf| buf.fill(frame)) {
-        port.commit();
-        state.sent += 1;
-    } else {
-        state.counters.count(Cause::PortFull);
     }
 }

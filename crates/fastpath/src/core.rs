@@ -9,16 +9,17 @@ use crate::setup::{Home, NEWS_MAX, ROUND, State, homes};
 use base::Instant;
 use base::limits::BATCH;
 use flow::{CommandReceiver, Consumer, ExceptionSender, FlowId, Flows, News};
-use port::{Batch, Capabilities, Port};
+use port::{Batch, Capabilities, Look, Port};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Receive-ring space is prefetched this many packets ahead: the packets' slots have arrived in the cache by then.
 const AHEAD: usize = 4;
 
-/// Most segments of no flow that a round takes before others: half of a batch, so that a flood of SYNs leaves the other half to established flows. The
-/// next round is one for all packets.
-const NO_FLOW_MAX: usize = BATCH / 2;
+/// Most segments of no flow that a round takes before others, SYNs and SYN-ACKs, and all else: a flood of either takes no place from the other, and both
+/// leave a quarter of the batch to established flows. The next round is one for all packets.
+const SYNS_MAX: usize = BATCH / 2;
+const STRAYS_MAX: usize = BATCH / 4;
 
 /// What one round did, and when the next one is due at the latest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,8 +87,7 @@ impl Core {
         others: Others,
     ) -> Self {
         let config = flows.config();
-        let Others { senders, inboxes, records, mut gaps } = others;
-        gaps.set_key(flows.table());
+        let Others { senders, inboxes, records, gaps } = others;
         Self {
             index: u32::from(index),
             commands,
@@ -134,6 +134,10 @@ impl Core {
         (self.state.now, self.state.now_us) = (now, now.as_us() as u32);
         (self.state.sent, self.state.is_port_full, self.state.left) = (0, false, ROUND);
         port.set_now(now);
+        if !self.state.late.is_empty() {
+            // Before what flows have to send.
+            self.state.sent += self.state.late.send_waiting(port);
+        }
         // Commands first, because packets of a new flow may come in the same round as the command that adds its region.
         let commands = if self.inboxes.is_empty() { self.obey(port) } else { self.hear_others(port) };
         let ahead = if self.state.is_crowded { self.packets_ahead(port, meter) } else { 0 };
@@ -174,17 +178,19 @@ impl Core {
     fn packets_ahead<P: Port + ?Sized>(&mut self, port: &mut P, meter: &mut impl Meter) -> u32 {
         meter.enter(Part::PortReceive);
         let Self { flows, batch, state, .. } = self;
-        let (mut taken, mut without_flow) = (None, 0);
+        let (mut taken, mut syns, mut strays) = (None, 0, 0);
+        let up_to = |count: &mut usize, most| {
+            *count += 1;
+            if *count <= most { Look::Take } else { Look::Later }
+        };
         port.receive_ahead(batch, &mut |frame| match state.express(flows, frame, taken) {
             Some(Express::Flow(id, next)) => {
                 taken = Some((id, next));
-                true
+                Look::Take
             }
-            Some(Express::NoFlow) => {
-                without_flow += 1;
-                without_flow <= NO_FLOW_MAX
-            }
-            None => false,
+            Some(Express::Syn) => up_to(&mut syns, SYNS_MAX),
+            Some(Express::Stray) => up_to(&mut strays, STRAYS_MAX),
+            None => Look::Leave,
         });
         self.state.taken_ahead += self.batch.len() as u64;
         if self.batch.is_empty() { 0 } else { self.handle(port, meter) }

@@ -22,15 +22,17 @@ pub enum Cause {
     Busy,
     /// The exception ring to the slow path was full.
     ExceptionLost,
-    /// The port had no room; the segment is sent later.
+    /// The port had no room; the segment, or the frame of the slow path, is sent later.
     PortFull,
+    /// The port had no room for a frame of the slow path, nor those that wait for it.
+    FrameLost,
     /// The ring to the core that serves the flow, or the room for frames of flows that are to come, was full.
     CoreFull,
 }
 
 impl Cause {
     /// All causes, in the order of their counters.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Paws,
         Self::Unacceptable,
         Self::BadAck,
@@ -40,6 +42,7 @@ impl Cause {
         Self::Busy,
         Self::ExceptionLost,
         Self::PortFull,
+        Self::FrameLost,
         Self::CoreFull,
     ];
 
@@ -56,6 +59,7 @@ impl Cause {
             Self::Busy => "busy",
             Self::ExceptionLost => "exception_lost",
             Self::PortFull => "port_full",
+            Self::FrameLost => "frame_lost",
             Self::CoreFull => "core_full",
         }
     }

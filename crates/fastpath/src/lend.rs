@@ -370,7 +370,8 @@ impl State {
         let owes = is_moving
             || self.lists.owed.front().is_some()
             || !self.lists.backlog.is_empty()
-            || self.lists.is_asking;
+            || self.lists.is_asking
+            || !self.late.is_empty();
         if owes { self.now.plus(Duration::from_us(100)) } else { Instant::NEVER }
     }
 }

@@ -1,6 +1,11 @@
 //! Records that flows borrow from their core, made with the cores: those lent, by number, and those idle.
+//!
+//! A peer gets a record while it has fewer than half as many as are idle: the fewer are left, the fewer each may have. So each peer, on however many
+//! connections, gets a third of what those before it have left, and leaves two thirds to the next.
 
+use flow::PEERS;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Idle records that a core keeps at most when several cores share them, and how many it takes from them, or returns, at once.
 const CACHE: usize = 64;
@@ -11,6 +16,8 @@ const SHARE: usize = 32;
 #[derive(Debug)]
 pub(crate) struct Stock<T> {
     idle: Arc<std::sync::Mutex<Vec<T>>>,
+    /// Length of `idle`, for those who do not have the lock.
+    left: Arc<AtomicUsize>,
     /// Number of records in all.
     count: usize,
 }
@@ -19,6 +26,10 @@ pub(crate) struct Stock<T> {
 #[derive(Debug)]
 pub(crate) struct Lender<T> {
     lent: Box<[Option<T>]>,
+    /// For each of `lent`: the peer whose flow has it (`Cold::peer`).
+    whose: Box<[u16]>,
+    /// Number of records that each peer has of this core.
+    peers: Box<[u16]>,
     /// Numbers of `lent` without a record.
     free: Vec<u16>,
     idle: Vec<T>,
@@ -28,7 +39,7 @@ pub(crate) struct Lender<T> {
 
 impl<T> Clone for Stock<T> {
     fn clone(&self) -> Self {
-        Self { idle: self.idle.clone(), count: self.count }
+        Self { idle: self.idle.clone(), left: self.left.clone(), count: self.count }
     }
 }
 
@@ -37,7 +48,8 @@ impl<T> Stock<T> {
     // SETUP: made with the cores.
     pub(crate) fn new(count: usize, make: impl Fn() -> T) -> Self {
         let idle = (0..count).map(|_| make()).collect();
-        Self { idle: Arc::new(std::sync::Mutex::new(idle)), count }
+        let left = Arc::new(AtomicUsize::new(count));
+        Self { idle: Arc::new(std::sync::Mutex::new(idle)), left, count }
     }
 
     /// Moves up to `SHARE` records to `idle`. None when another core is at it just now.
@@ -46,6 +58,7 @@ impl<T> Stock<T> {
         if let Ok(mut all) = self.idle.try_lock() {
             let left = all.len().saturating_sub(SHARE);
             idle.extend(all.drain(left..));
+            self.left.store(left, Ordering::Relaxed);
         }
     }
 
@@ -54,6 +67,7 @@ impl<T> Stock<T> {
     fn spill(&self, idle: &mut Vec<T>) {
         if let Ok(mut all) = self.idle.try_lock() {
             all.extend(idle.drain(idle.len().saturating_sub(SHARE)..));
+            self.left.store(all.len(), Ordering::Relaxed);
         }
     }
 }
@@ -74,13 +88,14 @@ impl<T> Lender<T> {
 
     // SETUP: made with the core.
     fn numbers(count: usize) -> Self {
-        let lent = (0..count).map(|_| None).collect();
-        Self { lent, free: (0..count as u16).rev().collect(), idle: Vec::new(), stock: None }
-    }
-
-    /// Number of records of all cores.
-    pub(crate) fn count(&self) -> usize {
-        self.lent.len()
+        Self {
+            lent: (0..count).map(|_| None).collect(),
+            whose: vec![0; count].into(),
+            peers: vec![0; PEERS].into(),
+            free: (0..count as u16).rev().collect(),
+            idle: Vec::new(),
+            stock: None,
+        }
     }
 
     /// Number of records that are lent by this core.
@@ -88,8 +103,13 @@ impl<T> Lender<T> {
         self.lent.len() - self.free.len()
     }
 
-    /// Takes an idle record, if there is one.
-    pub(crate) fn idle(&mut self) -> Option<T> {
+    /// Takes an idle record for a flow of this peer, if there is one and the peer has no more than its part.
+    #[must_use]
+    pub(crate) fn idle(&mut self, peer: u16) -> Option<T> {
+        let left = self.stock.as_ref().map_or(0, |stock| stock.left.load(Ordering::Relaxed));
+        if 2 * usize::from(self.peers[usize::from(peer)]) >= self.idle.len() + left {
+            return None;
+        }
         if let (true, Some(stock)) = (self.idle.is_empty(), &self.stock) {
             stock.fill(&mut self.idle);
         }
@@ -104,10 +124,12 @@ impl<T> Lender<T> {
         }
     }
 
-    /// Lends a record: of this core, or of a flow that comes from another core. Returns 1 + its number.
-    pub(crate) fn put_in(&mut self, record: T) -> u16 {
+    /// Lends a record, of this core, or of a flow that comes from another core, to a flow of this peer. Returns 1 + its number.
+    pub(crate) fn put_in(&mut self, record: T, peer: u16) -> u16 {
         let number = self.free.pop().expect("a core has a number for each record of all cores");
         self.lent[usize::from(number)] = Some(record);
+        self.whose[usize::from(number)] = peer;
+        self.peers[usize::from(peer)] += 1;
         number + 1
     }
 
@@ -115,6 +137,7 @@ impl<T> Lender<T> {
     pub(crate) fn take_out(&mut self, number: &mut u16) -> Option<T> {
         let index = std::mem::take(number).checked_sub(1)?;
         self.free.push(index);
+        self.peers[usize::from(self.whose[usize::from(index)])] -= 1;
         self.lent[usize::from(index)].take()
     }
 
@@ -126,5 +149,55 @@ impl<T> Lender<T> {
     /// The same, for changing it.
     pub(crate) fn of_mut(&mut self, number: u16) -> Option<&mut T> {
         self.lent.get_mut(usize::from(number).checked_sub(1)?)?.as_mut()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lends to the peer until it gets none; returns how many it got.
+    fn greedy(lender: &mut Lender<u8>, peer: u16) -> usize {
+        (0..1_000)
+            .take_while(|_| lender.idle(peer).map(|record| lender.put_in(record, peer)).is_some())
+            .count()
+    }
+
+    #[test]
+    fn greedy_peers_leave_something_to_the_next() {
+        for count in [64, 256, 1024] {
+            let mut lender = Lender::new(count, || 0);
+            let mut left = count;
+            for peer in 0..8 {
+                let got = greedy(&mut lender, peer);
+                assert!(got > 0 && 3 * got <= left + 2, "{count}, {peer}: {got} of {left}");
+                left -= got;
+            }
+            assert!(left > 0);
+        }
+        let mut lender = Lender::new(1, || 0);
+        assert_eq!((greedy(&mut lender, 5), greedy(&mut lender, 5)), (1, 0), "the last one is lent, too");
+    }
+
+    #[test]
+    fn what_comes_back_is_the_peers_again_also_by_another_core() {
+        let stock = Stock::new(256, || 0);
+        let (mut here, mut there) = (Lender::shared(stock.clone()), Lender::shared(stock));
+        let mut numbers: Vec<u16> = (0..8)
+            .map(|_| here.idle(7).map(|record| here.put_in(record, 7)).expect("some are idle"))
+            .collect();
+        let lent = here.lent();
+        for number in &mut numbers {
+            let record = here.take_out(number).expect("lent");
+            *number = there.put_in(record, 7);
+        }
+        assert_eq!((lent, here.lent(), there.lent(), here.peers[7], there.peers[7]), (8, 0, 8, 0, 8));
+        for number in &mut numbers {
+            let record = there.take_out(number).expect("lent");
+            there.give_back(record);
+        }
+        assert_eq!((there.lent(), there.peers[7]), (0, 0));
+        // What lies in the stock counts as idle.
+        assert!(greedy(&mut there, 7) > SHARE);
     }
 }

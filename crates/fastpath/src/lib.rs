@@ -30,6 +30,7 @@ mod exceptions;
 mod finish;
 mod flow_lists;
 mod gaps;
+mod late;
 mod leaving;
 mod lend;
 mod lender;

@@ -213,7 +213,7 @@ impl Core {
             debug_assert_eq!(w.f.rx.core, state.index | IN_TRANSIT, "it was handed to this core");
             w.f.rx.core = state.index;
             state.records.put_in(w.f.cold, record);
-            state.gaps.put_in(&mut w.f.cold.ahead, gaps);
+            state.gaps.put_in(w.f.cold, gaps);
             state.lists.put_in(id, w.f.rx.region, w.f.rx.slot, &listed);
             state.counters.moved_in += 1;
             // From now on the application rings here. What it has written until then is seen now, or a bell is passed on.

@@ -7,7 +7,7 @@
 //! ```
 //! A frame that does not fit is lost, as at a port without room. A flow or command that does not fit waits at its sender.
 
-use crate::board::{Record, Records, Stock};
+use crate::board::{Record, RecordStock, Records};
 use crate::flow_lists::Listed;
 use crate::gaps::{GapRecord, GapStock, Gaps};
 use crate::task::Task;
@@ -70,7 +70,7 @@ impl Others {
         if cores <= 1 {
             return vec![Self::alone(config)];
         }
-        let records = Stock::new(config, cores);
+        let records = RecordStock::new(config, cores);
         let gaps = GapStock::new(config, cores);
         let mut inboxes: Vec<Vec<_>> = (0..cores).map(|_| Vec::new()).collect();
         let senders: Vec<Senders> = (0..cores)

@@ -5,6 +5,7 @@ use crate::board::Records;
 use crate::counters::Counters;
 use crate::flow_lists::{FlowLists, TOLD_MAX};
 use crate::gaps::Gaps;
+use crate::late::Late;
 use crate::others::Senders;
 use crate::task::Task;
 use base::Instant;
@@ -142,6 +143,8 @@ pub(crate) struct State {
     pub(crate) identification: u16,
     /// A segment could not be sent in this round because the port was full.
     pub(crate) is_port_full: bool,
+    /// Frames of the slow path that wait for the port.
+    pub(crate) late: Late,
     /// Number of segments sent in this round.
     pub(crate) sent: u32,
     /// Id of the flow that had unacknowledged urgent data to send when last checked; [`NO_FLOW`]: none.
@@ -196,6 +199,7 @@ impl State {
             roused: Vec::with_capacity(usize::from(config.regions)),
             identification: 0,
             is_port_full: false,
+            late: Late::new(),
             sent: 0,
             urgent_of: NO_FLOW,
             urgent_pointer: 0,

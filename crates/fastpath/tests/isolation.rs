@@ -560,3 +560,47 @@ fn all_syns_of_a_flood_reach_the_slow_path_in_the_end_and_each_once() {
     assert_eq!((frames.len(), all.host.frames.len()), (300, 300));
     assert_eq!((0..BULK).map(|flow| all.read(flow).len()).sum::<usize>(), 512 * MSS as usize);
 }
+
+/// A burst of connects, larger than what one look takes: each look takes as many as the first, and none of them has its place behind bulk.
+#[test]
+fn all_syns_of_a_burst_reach_the_slow_path_before_the_bulk_frames_that_came_before_them() {
+    let mut all = crowded();
+    let syns = 8 * BATCH / 2;
+    all.arrive_without_flow(syns, TcpFlags::SYN, &[]);
+    let (before, _) = all.received();
+    for round in 1..=8 {
+        all.poll();
+        assert_eq!(all.received().1, round * BATCH / 2, "round {round}");
+    }
+    let bulk = all.received().0 - before - syns;
+    assert_eq!(bulk, 4 * BATCH, "of the 480 frames before them, those of each second round");
+}
+
+/// Segments of no flow that begin no connection, and what will be dropped, take no place from SYNs.
+#[test]
+fn a_syn_behind_a_flood_of_other_segments_of_no_flow_is_taken_at_the_first_look() {
+    let mut all = crowded();
+    all.arrive_without_flow(200, TcpFlags::ACK, &[]);
+    all.arrive_without_flow(1, TcpFlags::SYN, &[]);
+    all.poll();
+    let of = |reason| all.host.frames.iter().filter(|frame| frame.0 == reason).count();
+    assert_eq!((of(FrameReason::Syn), of(FrameReason::UnknownFlow)), (1, BATCH / 4));
+}
+
+#[test]
+fn a_syn_behind_a_flood_for_another_station_is_taken_at_the_first_look() {
+    let mut all = crowded();
+    all.peer.ts = Some((1, 0));
+    let known = all.peer.tuple.src.port;
+    for i in 0..200 {
+        all.peer.tuple.src.port = 20_000 + i;
+        let mut frame = all.peer.frame(0, 0, TcpFlags::SYN, &[]);
+        frame[..6].copy_from_slice(&[2, 9, 9, 9, 9, 9]);
+        all.peer.inject(&frame);
+    }
+    all.peer.tuple.src.port = known;
+    all.arrive_without_flow(1, TcpFlags::SYN, &[]);
+    let (before, _) = all.received();
+    all.poll();
+    assert_eq!(all.received(), (before + 1, 1));
+}

@@ -164,6 +164,8 @@ pub struct Cold {
     pub is_fin_alone: bool,
     /// Bits of `rare` not yet handed to the slow path, while `event::RARE` is set.
     pub rare_events: u8,
+    /// The counter of the peer's address (`FlowTable::peer`), by which records of a core are shared out.
+    pub peer: u16,
     /// Errno to report if the flow times out: the last soft error (ICMP); 0: none. The slow path sets it.
     pub soft_error: u16,
     /// The counts of accurate ECN, if both ends have agreed on it.
@@ -224,6 +226,7 @@ impl Cold {
             sent_at: 0,
             runs: 0,
             loss_record: 0,
+            peer: 0,
             recovery: Recovery::new(window),
             law: RateLaw::None,
             fin_at: SeqNumber(0),

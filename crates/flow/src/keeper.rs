@@ -132,6 +132,7 @@ impl Keeper {
             let mut parts = guard.parts();
             (*parts.rx, *parts.tx) = lines(what);
             *parts.cold = side(now, what, self.flows.config());
+            parts.cold.peer = self.flows.table().peer(what.tuple.dst.addr);
             let algorithm = parts.cold.window.algorithm();
             parts.cold.law = RateLaw::new(algorithm, &self.flows.config().rates, what.mss, now);
             parts.tx.cwnd = parts.cold.window.cwnd();

@@ -64,7 +64,7 @@ pub use record::{ReceiveLine, ResetVerdict, SendLine, class};
 pub use recovery::{Episode, Kind, RUNS, Recovery, Run, Timeouts};
 pub use ring::{Consumer, Producer, ring as frame_ring};
 pub use sending::Delays;
-pub use table::FlowTable;
+pub use table::{FlowTable, PEERS};
 
 /// Identifies a flow record: its index.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -2,6 +2,7 @@
 
 use crate::ring::{Consumer, Producer, ring};
 use crate::{AppRegion, FlowId, GroupSet};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use queue::Violation;
 use queue::pages::Pool;
 use std::sync::Arc;
@@ -207,9 +208,53 @@ impl Command {
 }
 
 /// A core's end of its exception ring.
-pub struct ExceptionSender(Producer<Exception>);
+pub struct ExceptionSender {
+    ring: Producer<Exception>,
+    /// What this end has put in, for each kind of frame that comes unasked.
+    put: [Amount; UNASKED],
+    taken: Arc<Taken>,
+}
+
 /// The slow path's end of a core's exception ring.
-pub struct ExceptionReceiver(Consumer<Exception>);
+pub struct ExceptionReceiver {
+    ring: Consumer<Exception>,
+    /// What this end has taken out, as in `taken`.
+    out: [Amount; UNASKED],
+    taken: Arc<Taken>,
+}
+
+/// Frames that come unasked, of one kind, since the start, modulo 2^64: their number and their bytes.
+#[derive(Clone, Copy, Default)]
+struct Amount {
+    frames: usize,
+    bytes: usize,
+}
+
+/// Amounts that the slow path has taken out of the ring: frames and bytes of each kind that comes unasked. They say only how much may be put in; a
+/// core that reads old ones puts in less.
+#[repr(align(64))]
+#[derive(Default)]
+struct Taken([[AtomicUsize; 2]; UNASKED]);
+
+/// Kinds of frames that come unasked: from senders without a connection here, of whom a flood may come.
+const UNASKED: usize = 3;
+/// The last of them: other segments of no flow.
+const UNKNOWN_FLOW: usize = 2;
+/// How many sixteenths of the ring, of its slots and of its bytes, each kind may fill, so that a flood of one takes no room from another: frames
+/// that are not TCP, SYNs, other segments of no flow. The rest is for what belongs to connections.
+const SHARES: [usize; UNASKED] = [1, 8, 4];
+
+impl FrameReason {
+    /// Index of the kind in `SHARES`; `None` for a frame of a connection.
+    const fn unasked(self) -> Option<usize> {
+        match self {
+            Self::NotTcp => Some(0),
+            Self::Syn => Some(1),
+            Self::UnknownFlow => Some(UNKNOWN_FLOW),
+            Self::Busy => None,
+        }
+    }
+}
 /// The slow path's end of a core's command ring.
 pub struct CommandSender(Producer<Command>);
 /// A core's end of its command ring.
@@ -230,7 +275,10 @@ fn bytes_for(slots: usize) -> usize {
 #[must_use]
 pub fn exceptions(slots: usize) -> (ExceptionSender, ExceptionReceiver) {
     let (tx, rx) = ring(slots, bytes_for(slots), FRAME_COPY_MAX);
-    (ExceptionSender(tx), ExceptionReceiver(rx))
+    let none = [Amount::default(); UNASKED];
+    let taken = Arc::new(Taken::default());
+    let sender = ExceptionSender { ring: tx, put: none, taken: taken.clone() };
+    (sender, ExceptionReceiver { ring: rx, out: none, taken })
 }
 
 /// A core's command ring, with both its ends.
@@ -248,45 +296,77 @@ impl ExceptionSender {
     /// The event, when the ring is full: keep it and try again.
     #[inline]
     pub fn push(&mut self, exception: Exception) -> Result<(), Exception> {
-        self.0.push(exception, &[])
+        self.ring.push(exception, &[])
     }
 
-    /// Hands the beginning of a frame to the slow path. False when it is lost. Frames that a flood may consist of (SYNs, ARP, data of no
-    /// flow) may fill only half of the ring, so that connections' segments find room; these leave an eighth to events.
+    /// Hands the beginning of a frame to the slow path. False when it is lost. Each kind of frame that comes unasked has a share of the ring; a
+    /// frame of a connection leaves a sixteenth to events.
     #[inline]
     pub fn push_frame(&mut self, reason: FrameReason, frame: &[u8]) -> bool {
         let copy = &frame[..frame.len().min(FRAME_COPY_MAX)];
-        let share = match reason {
-            FrameReason::NotTcp | FrameReason::Syn => 2,
-            FrameReason::UnknownFlow if copy.len() > BARE_MAX => 2,
-            FrameReason::UnknownFlow | FrameReason::Busy => 8,
+        let kind = reason.unasked();
+        let is_crowded = match kind {
+            Some(kind) => !self.has_share(kind, copy.len()),
+            None => self.ring.is_crowded(16),
         };
-        !self.0.is_crowded(share) && self.0.push(Exception::Frame { reason }, copy).is_ok()
+        if is_crowded || self.ring.push(Exception::Frame { reason }, copy).is_err() {
+            return false;
+        }
+        if let Some(kind) = kind {
+            let put = &mut self.put[kind];
+            put.frames = put.frames.wrapping_add(1);
+            put.bytes = put.bytes.wrapping_add(copy.len());
+        }
+        true
+    }
+
+    /// True when frames of this kind do not fill their share yet. Segments with data, of no flow, may fill half of it: a handshake's last step has none.
+    fn has_share(&self, kind: usize, len: usize) -> bool {
+        let [frames, bytes] = &self.taken.0[kind];
+        // Relaxed: the ring itself says what room there is; this only bounds its use.
+        let frames = self.put[kind].frames.wrapping_sub(frames.load(Ordering::Relaxed));
+        let bytes = self.put[kind].bytes.wrapping_sub(bytes.load(Ordering::Relaxed));
+        let parts = if kind == UNKNOWN_FLOW && len > BARE_MAX { 32 } else { 16 };
+        let most = |all: usize| (all * SHARES[kind] / parts).max(1);
+        frames < most(self.ring.capacity()) && bytes < most(self.ring.bytes())
     }
 
     /// True, once, when the slow path sleeps and must be woken.
     #[must_use]
     #[inline]
     pub fn must_wake(&self) -> bool {
-        self.0.must_wake()
+        self.ring.must_wake()
     }
 }
 
 impl ExceptionReceiver {
     /// Takes the oldest exception; the bytes are the frame of a `Frame`, else empty.
     pub fn pop<R>(&mut self, take: impl FnOnce(Exception, &[u8]) -> R) -> Option<R> {
-        self.0.pop(take)
+        let Self { ring, out, taken } = self;
+        ring.pop(|exception, frame| {
+            if let Exception::Frame { reason } = exception
+                && let Some(kind) = reason.unasked()
+            {
+                let out = &mut out[kind];
+                out.frames = out.frames.wrapping_add(1);
+                out.bytes = out.bytes.wrapping_add(frame.len());
+                let [frames, bytes] = &taken.0[kind];
+                frames.store(out.frames, Ordering::Relaxed);
+                bytes.store(out.bytes, Ordering::Relaxed);
+            }
+            take(exception, frame)
+        })
     }
 
     /// Announces sleep. True: no exception waits, and the core will ask for a wake-up.
     #[must_use]
     pub fn prepare_sleep(&mut self) -> bool {
-        self.0.prepare_sleep()
+        self.ring.prepare_sleep()
     }
 
     /// Withdraws the announcement of sleep.
     pub fn awake(&mut self) {
-        self.0.awake();
+        self.ring.awake();
     }
 }
 
@@ -345,3 +425,60 @@ macro_rules! opaque_debug {
     )+};
 }
 opaque_debug!(ExceptionSender ExceptionReceiver CommandSender CommandReceiver);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Slots of the ring in these tests; its area has room for all short frames.
+    const SLOTS: usize = 256;
+    const KINDS: [FrameReason; UNASKED] = [FrameReason::NotTcp, FrameReason::Syn, FrameReason::UnknownFlow];
+
+    /// Pushes frames of so many bytes until one is refused; returns the number of the others.
+    fn flood(tx: &mut ExceptionSender, reason: FrameReason, len: usize) -> usize {
+        (0..2 * SLOTS).take_while(|_| tx.push_frame(reason, &vec![0; len])).count()
+    }
+
+    #[test]
+    fn a_flood_of_one_kind_takes_no_room_from_another_in_whatever_order_they_come() {
+        for first in KINDS {
+            for len in [60, FRAME_COPY_MAX] {
+                let (mut tx, mut rx) = exceptions(SLOTS);
+                assert!(flood(&mut tx, first, len) > 0);
+                for (kind, reason) in KINDS.into_iter().enumerate().filter(|(_, reason)| *reason != first) {
+                    assert_eq!(
+                        flood(&mut tx, reason, 60),
+                        SLOTS * SHARES[kind] / 16,
+                        "{first:?}, then {reason:?}"
+                    );
+                }
+                assert!(flood(&mut tx, FrameReason::Busy, 60) > 0 && tx.push(Exception::Taken).is_ok());
+                // What was taken out makes room for its own kind only.
+                while rx
+                    .pop(|exception, _| !matches!(exception, Exception::Frame { reason } if reason == first))
+                    == Some(true)
+                {}
+                assert_eq!(
+                    KINDS.map(|reason| tx.push_frame(reason, &[0; 60])),
+                    KINDS.map(|reason| reason == first)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn data_of_no_flow_leaves_half_of_its_share_to_the_last_steps_of_handshakes() {
+        let (mut tx, _rx) = exceptions(SLOTS);
+        assert_eq!(flood(&mut tx, FrameReason::UnknownFlow, BARE_MAX + 1), SLOTS / 8);
+        assert_eq!(flood(&mut tx, FrameReason::UnknownFlow, BARE_MAX), SLOTS / 8);
+    }
+
+    #[test]
+    fn a_share_is_whole_again_when_the_ring_was_emptied_however_often() {
+        let (mut tx, mut rx) = exceptions(SLOTS);
+        for _ in 0..20 {
+            assert_eq!(flood(&mut tx, FrameReason::UnknownFlow, 60), SLOTS / 4);
+            while rx.pop(|_, _| ()).is_some() {}
+        }
+    }
+}

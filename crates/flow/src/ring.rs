@@ -188,6 +188,12 @@ impl<T> Producer<T> {
         self.shared.slots.len()
     }
 
+    /// Number of bytes for frames in all.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.shared.bytes.len()
+    }
+
     /// True when at most one part in `share` of the slots, or of the bytes, is free.
     #[must_use]
     pub fn is_crowded(&self, share: usize) -> bool {

@@ -24,6 +24,9 @@ struct Bucket {
     passed: AtomicU64,
 }
 
+/// Number of counters for peer addresses.
+pub const PEERS: usize = 1 << 10;
+
 const _: () = assert!(size_of::<Bucket>() == 64);
 
 /// Hash table from addresses to flows.
@@ -77,6 +80,21 @@ impl FlowTable {
                 self.hasher.hash(&bytes)
             }
         }
+    }
+
+    /// The counter of a peer's address, below [`PEERS`]: of an IPv6 address the first half counts, because one host has all of the second. Addresses that
+    /// fall on one counter share its part; a secret decides which.
+    #[must_use]
+    pub fn peer(&self, addr: IpAddr) -> u16 {
+        let mut bytes = [0; 12];
+        match addr {
+            IpAddr::V4(addr) => bytes[..4].copy_from_slice(&addr.octets()),
+            IpAddr::V6(addr) => {
+                bytes[..8].copy_from_slice(&addr.octets()[..8]);
+                bytes[8] = 1;
+            }
+        }
+        (self.hash_v4(&bytes) % PEERS as u64) as u16
     }
 
     /// The hash of an IPv4 tuple as it stands in a received segment: addresses, then ports. SipHash-1-3 of twelve bytes, unrolled.
@@ -195,6 +213,22 @@ mod tests {
     use super::*;
     use base::Seed;
     use std::collections::HashMap;
+
+    #[test]
+    fn an_ipv6_network_is_one_peer_and_addresses_are_spread_by_a_secret() {
+        let [one, two] = [1, 2].map(|seed| FlowTable::new(64, [seed, 5]));
+        let v6 = |network: u16, host: u16| IpAddr::from([0x2001, 0xdb8, 0, network, 0, 0, 0, host]);
+        assert!((0..99).all(|host| one.peer(v6(7, host)) == one.peer(v6(7, 1))));
+        let of = |table: &FlowTable| {
+            let v4 = (0..200).map(|last| IpAddr::from([10, 0, 0, last])).chain((0..200).map(|n| v6(n, 1)));
+            v4.map(|addr| table.peer(addr)).collect::<Vec<_>>()
+        };
+        let mut found = of(&one);
+        assert_ne!(found, of(&two));
+        found.sort_unstable();
+        found.dedup();
+        assert!(found.len() > 300, "{} counters of {PEERS} for 400 peers", found.len());
+    }
 
     #[test]
     fn twelve_bytes_hash_as_siphash_says() {

@@ -2,7 +2,7 @@
 
 use crate::ring::{Consumer, Producer, prefetch_written, ring};
 use crate::wake::Bell;
-use port::{Batch, Capabilities, DropCause, Lent, PacketBuf, Port, Stats, Wait};
+use port::{Batch, Capabilities, DropCause, Lent, Look, PacketBuf, Port, Stats, Wait};
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -46,8 +46,9 @@ pub struct MemoryPort {
     reserved: Reserved,
     /// Buffer for frames to a peer that has been dropped, once its ring is full.
     void: PacketBuf,
-    /// Number of waiting frames, from the oldest on, that `receive_ahead` has looked at.
+    /// Number of waiting frames, from the oldest on, that `receive_ahead` has looked at. The next look begins so many frames before their end.
     seen: usize,
+    again: usize,
     stats: Stats,
 }
 
@@ -85,6 +86,7 @@ pub fn link(options: &LinkOptions) -> io::Result<(MemoryPort, MemoryPort)> {
         reserved: Reserved::Nothing,
         void: PacketBuf::with_capacity(frame_max),
         seen: 0,
+        again: 0,
         stats: Stats::default(),
     };
     let a = end(options.capabilities.mac, a_tx, a_rx, bells.clone());
@@ -128,17 +130,24 @@ impl Port for MemoryPort {
         batch.len()
     }
 
-    fn receive_ahead(&mut self, batch: &mut Batch, is_wanted: &mut dyn FnMut(&[u8]) -> bool) -> usize {
+    fn receive_ahead(&mut self, batch: &mut Batch, look: &mut dyn FnMut(&[u8]) -> Look) -> usize {
         batch.clear();
-        while let (Some(slot), Some(packet)) = (batch.slot(), self.rx.peek(self.seen)) {
-            self.seen += 1;
+        let (mut at, mut later) = (self.seen.saturating_sub(self.again), None);
+        while let (Some(slot), Some(packet)) = (batch.slot(), self.rx.peek(at)) {
             let len = packet.len();
-            if is_wanted(packet.frame()) && exchange(slot, packet) {
+            // An empty one was taken before.
+            let what = if len == 0 { Look::Leave } else { look(packet.frame()) };
+            if what == Look::Later {
+                later = later.or(Some(at));
+            } else if what == Look::Take && exchange(slot, packet) {
                 packet.clear();
                 self.stats.count_received(len);
                 batch.push_slot();
             }
+            at += 1;
         }
+        self.seen = self.seen.max(at);
+        self.again = self.seen - later.unwrap_or(at);
         batch.len()
     }
 

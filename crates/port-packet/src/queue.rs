@@ -2,7 +2,7 @@
 
 use crate::ring::{Ring, Shown};
 use port::{
-    Batch, Capabilities, Checksum, DropCause, Lent, PacketBuf, Port, Stats, Ticket, VNET_HEADER_LEN,
+    Batch, Capabilities, Checksum, DropCause, Lent, Look, PacketBuf, Port, Stats, Ticket, VNET_HEADER_LEN,
     VnetQueue, Wait, decode, lent,
 };
 use rustix::io::Errno;
@@ -265,23 +265,27 @@ impl Port for PacketQueue {
     }
 
     /// Only frames that are whole in the ring: long ones come out of the socket in their order.
-    fn receive_ahead(&mut self, batch: &mut Batch, is_wanted: &mut dyn FnMut(&[u8]) -> bool) -> usize {
+    fn receive_ahead(&mut self, batch: &mut Batch, look: &mut dyn FnMut(&[u8]) -> Look) -> usize {
         batch.clear();
         let Some(ring) = &mut self.ring else { return 0 };
+        let mut later = None;
         for _ in 0..LOOKS_MAX {
             let Some(slot) = batch.slot() else { break };
             let Some((place, shown)) = ring.look_ahead() else { break };
             let Ok(shown) = shown else { continue };
-            if shown.is_copied || !is_wanted(shown.bytes) {
-                continue;
-            }
+            let what = if shown.is_copied { Look::Leave } else { look(shown.bytes) };
+            if what == Look::Later {
+                later = later.or(Some(place));
             // A frame that cannot be taken is dropped, and counted, when its turn comes.
-            if fill(slot, shown.header, shown.bytes, shown.len, None).is_ok() {
+            } else if what == Look::Take && fill(slot, shown.header, shown.bytes, shown.len, None).is_ok() {
                 let len = shown.len;
                 ring.take(place);
                 self.socket.stats_mut().count_received(len);
                 batch.push_slot();
             }
+        }
+        if let Some(place) = later {
+            ring.look_again(place);
         }
         batch.len()
     }

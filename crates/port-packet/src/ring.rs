@@ -46,7 +46,7 @@ pub(crate) struct Ring {
     at: NonNull<u8>,
     /// Slot of the oldest frame, or of the next frame that comes.
     next: usize,
-    /// Number of slots from `next` on that [`look_ahead`](Self::look_ahead) has shown.
+    /// Number of slots from `next` on that [`look_ahead`](Self::look_ahead) need not show.
     seen: usize,
     /// One bit for each slot: its frame was taken before its turn.
     taken: Box<[u64]>,
@@ -133,16 +133,30 @@ impl Ring {
         read(slot, status).ok_or(())
     }
 
-    /// The oldest frame that this function has not shown before, and its slot. The frame stays in the ring.
+    /// The oldest frame that was not taken and that this function has not shown before, and its slot. The frame stays in the ring.
     pub(crate) fn look_ahead(&mut self) -> Option<(usize, Result<Shown<'_>, ()>)> {
-        let slot = (self.next + self.seen) % SLOTS;
-        // Acquire: as in `front`.
-        let status = self.status_of(slot).load(Ordering::Acquire);
-        if status & USER == 0 || self.seen == SLOTS {
-            return None;
+        loop {
+            let slot = (self.next + self.seen) % SLOTS;
+            // Acquire: as in `front`.
+            let status = self.status_of(slot).load(Ordering::Acquire);
+            if status & USER == 0 || self.seen == SLOTS {
+                return None;
+            }
+            self.seen += 1;
+            if !self.is_taken(slot) {
+                return Some((slot, self.shown(slot, status)));
+            }
         }
-        self.seen += 1;
-        Some((slot, self.shown(slot, status)))
+    }
+
+    /// Shows the frame of that slot, which was shown and waits, once more, and those behind it.
+    pub(crate) fn look_again(&mut self, slot: usize) {
+        self.seen = (slot + SLOTS - self.next) % SLOTS;
+    }
+
+    /// True when the frame of that slot was taken before its turn.
+    fn is_taken(&self, slot: usize) -> bool {
+        self.taken[slot / 64] >> (slot % 64) & 1 != 0
     }
 
     /// Notes that the frame of that slot was taken: [`skip_taken`](Self::skip_taken) releases the slot.
@@ -153,7 +167,7 @@ impl Ring {
     /// Gives the slots of the oldest frames back to the kernel that were taken before their turn. The kernel fills slots in their order, so
     /// none is given back before those in front of it.
     pub(crate) fn skip_taken(&mut self) {
-        while self.taken[self.next / 64] >> (self.next % 64) & 1 != 0 {
+        while self.is_taken(self.next) {
             self.taken[self.next / 64] &= !(1 << (self.next % 64));
             self.release();
         }

@@ -2,7 +2,7 @@
 
 use crate::{Interface, PacketError, PacketOptions, PacketQueue, open, sys};
 use port::{
-    Batch, Checksum, DropCause, Gso, GsoKind, Lent, PacketBuf, PacketMeta, Port, Steering, VnetQueue,
+    Batch, Checksum, DropCause, Gso, GsoKind, Lent, Look, PacketBuf, PacketMeta, Port, Steering, VnetQueue,
 };
 use port_tap::{Tap, TapOptions};
 use std::net::{Ipv4Addr, UdpSocket};
@@ -192,7 +192,7 @@ fn wanted_frames_come_before_their_turn_and_the_others_keep_their_order() {
             while looked < 56 {
                 port.receive_ahead(&mut batch, &mut |frame| {
                     looked += u16::from(is_ours(frame));
-                    is_ours(frame) && is_wanted(&number(frame))
+                    if is_ours(frame) && is_wanted(&number(frame)) { Look::Take } else { Look::Leave }
                 });
                 ahead.extend(batch.packets().iter().map(|p| number(p.frame())));
             }
@@ -203,6 +203,45 @@ fn wanted_frames_come_before_their_turn_and_the_others_keep_their_order() {
                 rest.extend(batch.packets().iter().filter(|p| is_ours(p.frame())).map(|p| number(p.frame())));
             }
             assert_eq!(rest, numbers().filter(|n| !is_wanted(n) || is_long(n)).collect::<Vec<_>>());
+        }
+    });
+}
+
+#[test]
+fn frames_that_are_put_off_are_looked_at_again_and_come_before_those_in_front_of_them() {
+    in_a_namespace(|| {
+        let (mut far, mut near) = wire(&options());
+        let port = &mut near.queues[0];
+        let mut batch = Batch::new();
+        let number = |frame: &[u8]| u16::from_be_bytes([frame[36], frame[37]]);
+        let is_ours = |frame: &[u8]| frame.get(34..36) == Some(&[0, 7]);
+        let is_wanted = |n: u16| n % 10 < 5;
+        // More than the ring has slots.
+        for round in 0..300u16 {
+            let numbers = || (0..60u16).map(|i| round * 60 + i);
+            numbers().for_each(|n| send(&mut far, &tcp(n, 20)));
+            let mut ahead = Vec::new();
+            while ahead.len() < 30 {
+                let mut taken = 0;
+                port.receive_ahead(&mut batch, &mut |frame| {
+                    let is_wanted = is_ours(frame) && is_wanted(number(frame));
+                    taken += u8::from(is_wanted);
+                    match (is_wanted, taken <= 7) {
+                        (true, true) => Look::Take,
+                        (true, false) => Look::Later,
+                        (false, _) => Look::Leave,
+                    }
+                });
+                assert!(batch.len() <= 7);
+                ahead.extend(batch.packets().iter().map(|p| number(p.frame())));
+            }
+            assert_eq!(ahead, numbers().filter(|n| is_wanted(*n)).collect::<Vec<_>>());
+            let mut rest = Vec::new();
+            while rest.len() + ahead.len() < 60 {
+                port.receive(&mut batch);
+                rest.extend(batch.packets().iter().filter(|p| is_ours(p.frame())).map(|p| number(p.frame())));
+            }
+            assert_eq!(rest, numbers().filter(|n| !is_wanted(*n)).collect::<Vec<_>>());
         }
     });
 }

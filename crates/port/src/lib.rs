@@ -37,7 +37,7 @@ pub use lent::Lent;
 pub use namespace::{in_namespace, random_mac};
 pub use packet::{Checksum, Gso, GsoKind, PacketBuf, PacketMeta, Ticket};
 pub use pcap::Pcap;
-pub use port::{Port, Wait};
+pub use port::{Look, Port, Wait};
 pub use segment::{SegmentError, Segmenter};
 pub use stats::{DropCause, Drops, Stats};
 pub use steering::{Steering, Table};

@@ -1,7 +1,7 @@
 //! A port that writes every packet to a capture file (pcapng, with nanoseconds and direction).
 
 use crate::staged::Staged;
-use crate::{Batch, Capabilities, Direction, Lent, PacketBuf, Port, Stats, Wait};
+use crate::{Batch, Capabilities, Direction, Lent, Look, PacketBuf, Port, Stats, Wait};
 use base::Instant;
 use base::limits::FRAME_MAX;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
@@ -98,8 +98,8 @@ impl<P: Port, W: Write + Send> Port for Pcap<P, W> {
         self.inner.waiting_most()
     }
 
-    fn receive_ahead(&mut self, batch: &mut Batch, is_wanted: &mut dyn FnMut(&[u8]) -> bool) -> usize {
-        let count = self.inner.receive_ahead(batch, is_wanted);
+    fn receive_ahead(&mut self, batch: &mut Batch, look: &mut dyn FnMut(&[u8]) -> Look) -> usize {
+        let count = self.inner.receive_ahead(batch, look);
         batch.packets().iter().for_each(|packet| self.file.record(Direction::Received, packet));
         count
     }

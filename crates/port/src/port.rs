@@ -16,6 +16,17 @@ pub enum Wait {
     ReadableOrWritable,
 }
 
+/// What is to be done with a frame that waits, before its turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Look {
+    /// It is received now.
+    Take,
+    /// It waits for its turn, and is not looked at again.
+    Leave,
+    /// It stays, and the next look begins with it: it would be taken, but enough of its kind were.
+    Later,
+}
+
 /// One queue of a network interface, used by one fast-path core. No method blocks.
 ///
 /// To send, write the frame directly into the port's own buffer:
@@ -44,11 +55,12 @@ pub trait Port: Send {
         self.receive(batch)
     }
 
-    /// Empties `batch` and fills it with those of the waiting frames, also of frames behind many others, for which `is_wanted` is true of the
-    /// frame's bytes, or of its beginning. The other frames keep their order. Each frame is looked at once, so a call costs little when
-    /// nothing new has come. A port that cannot look at its frames before it takes them, as a TAP interface, gives none.
-    fn receive_ahead(&mut self, batch: &mut Batch, is_wanted: &mut dyn FnMut(&[u8]) -> bool) -> usize {
-        let _ = is_wanted;
+    /// Empties `batch` and fills it with those of the waiting frames, also of frames behind many others, of which `look` says [`Look::Take`] when it
+    /// sees the frame's bytes, or their beginning. The other frames keep their order. A call begins with the first frame that the call before has put
+    /// off, or not seen, so it costs little when nothing new has come. A port that cannot look at its frames before it takes them, as a TAP interface,
+    /// gives none.
+    fn receive_ahead(&mut self, batch: &mut Batch, look: &mut dyn FnMut(&[u8]) -> Look) -> usize {
+        let _ = look;
         batch.clear();
         0
     }
@@ -132,8 +144,8 @@ impl<P: Port + ?Sized> Port for Box<P> {
     fn receive_heads(&mut self, batch: &mut Batch) -> usize {
         (**self).receive_heads(batch)
     }
-    fn receive_ahead(&mut self, batch: &mut Batch, is_wanted: &mut dyn FnMut(&[u8]) -> bool) -> usize {
-        (**self).receive_ahead(batch, is_wanted)
+    fn receive_ahead(&mut self, batch: &mut Batch, look: &mut dyn FnMut(&[u8]) -> Look) -> usize {
+        (**self).receive_ahead(batch, look)
     }
     fn waiting_most(&self) -> usize {
         (**self).waiting_most()

@@ -2,7 +2,7 @@
 
 use crate::headers::{Layout, network, read_u16, read_u32};
 use crate::staged::Staged;
-use crate::{Batch, Capabilities, Checksum, Lent, PacketBuf, Port, Stats, Wait};
+use crate::{Batch, Capabilities, Checksum, Lent, Look, PacketBuf, Port, Stats, Wait};
 use base::Instant;
 use std::fmt;
 use std::io;
@@ -83,8 +83,8 @@ impl<P: Port, F: FnMut(Line<'_>) + Send> Port for Tracer<P, F> {
         self.inner.waiting_most()
     }
 
-    fn receive_ahead(&mut self, batch: &mut Batch, is_wanted: &mut dyn FnMut(&[u8]) -> bool) -> usize {
-        let count = self.inner.receive_ahead(batch, is_wanted);
+    fn receive_ahead(&mut self, batch: &mut Batch, look: &mut dyn FnMut(&[u8]) -> Look) -> usize {
+        let count = self.inner.receive_ahead(batch, look);
         self.show(batch);
         count
     }

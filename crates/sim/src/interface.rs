@@ -7,7 +7,7 @@
 use crate::receive_offload;
 use crate::repeats::Heard;
 use port::{
-    Batch, Capabilities, DropCause, Lent, PacketBuf, Port, Segmenter, Stats, Ticket, complete_checksum,
+    Batch, Capabilities, DropCause, Lent, Look, PacketBuf, Port, Segmenter, Stats, Ticket, complete_checksum,
 };
 use std::collections::VecDeque;
 
@@ -26,7 +26,7 @@ pub(crate) struct Interface {
     /// True: consecutive segments of a flow are merged on receipt.
     merges: bool,
     received: VecDeque<Vec<u8>>,
-    /// Number of frames of `received`, from the first on, that `receive_ahead` has looked at.
+    /// Number of frames of `received`, from the first on, that `receive_ahead` need not look at again.
     seen: usize,
     /// What the core has read since [`heard`](Self::heard) was last asked.
     heard: Vec<Heard>,
@@ -179,18 +179,22 @@ impl Port for Interface {
         batch.len()
     }
 
-    fn receive_ahead(&mut self, batch: &mut Batch, is_wanted: &mut dyn FnMut(&[u8]) -> bool) -> usize {
+    fn receive_ahead(&mut self, batch: &mut Batch, look: &mut dyn FnMut(&[u8]) -> Look) -> usize {
         batch.clear();
+        let mut later = None;
         while let (Some(slot), Some(frame)) = (batch.slot(), self.received.get(self.seen)) {
-            if is_wanted(frame) && slot.fill(frame) {
+            let what = look(frame);
+            if what == Look::Take && slot.fill(frame) {
                 self.stats.count_received(frame.len());
                 self.heard.push(Heard::of(frame));
                 batch.push_slot();
                 self.received.remove(self.seen);
             } else {
+                later = later.or((what == Look::Later).then_some(self.seen));
                 self.seen += 1;
             }
         }
+        self.seen = later.unwrap_or(self.seen);
         batch.len()
     }
 

@@ -155,8 +155,17 @@ impl SlowPath {
             early: Vec::new(),
         };
         if let Some(id) = self.listeners.open(half_open) {
+            self.wait_for_final_ack(now, id);
             self.send_syn_ack(now, id);
         }
+    }
+
+    /// Sets the timer after which the next SYN-ACK is due. Only the timer itself sets it again: whoever repeats the SYN must not keep the connection
+    /// half-open for ever.
+    fn wait_for_final_ack(&mut self, now: Instant, id: u64) {
+        let Some(tries) = self.listeners.entry(id).map(|half_open| half_open.tries) else { return };
+        let timer = self.wheel.set(now.plus(self.syn_ack_timeout(tries)), Timer::HalfOpen(id));
+        self.listeners.set_timer(id, timer);
     }
 
     fn send_syn_ack(&mut self, now: Instant, id: u64) {
@@ -165,11 +174,7 @@ impl SlowPath {
         let Some(half_open) = self.listeners.entry(id) else { return };
         let flags = half_open.negotiated.syn_ack_flags(half_open.tries);
         let (tuple, iss, irs, agreed) = (half_open.tuple, half_open.iss, half_open.irs, half_open.negotiated);
-        let (core, mac, old) = (half_open.core, half_open.mac, half_open.timer.take());
-        let tries = half_open.tries;
-        old.and_then(|timer| self.wheel.cancel(timer));
-        let timer = self.wheel.set(now.plus(self.syn_ack_timeout(tries)), Timer::HalfOpen(id));
-        self.listeners.set_timer(id, timer);
+        let (core, mac) = (half_open.core, half_open.mac);
         let options = self.syn_ack_options(now, &tuple, &agreed, &asked);
         let segment =
             Segment { tuple, seq: iss, ack: irs.plus(1), flags, window, options, dscp: agreed.dscp };
@@ -194,18 +199,16 @@ impl SlowPath {
             return;
         }
         half_open.tries += 1;
-        let (at, sent_at, tries) = (half_open.listener, half_open.sent_at, half_open.tries);
+        let (at, sent_at) = (half_open.listener, half_open.sent_at);
+        self.wait_for_final_ack(now, id);
         // A flood has come since: a peer that did not answer is most likely part of it, so do not send it a second packet for its one
         // SYN. A real peer that missed our SYN-ACK repeats its SYN, which is answered.
         let is_flooded =
             self.listeners.get_mut(&at).and_then(|l| l.cookie_at).is_some_and(|at| at >= sent_at);
-        if is_flooded {
-            let timer = self.wheel.set(now.plus(self.syn_ack_timeout(tries)), Timer::HalfOpen(id));
-            self.listeners.set_timer(id, timer);
-            return;
+        if !is_flooded {
+            self.counters.add(Count::SynAckRetransmits);
+            self.send_syn_ack(now, id);
         }
-        self.counters.add(Count::SynAckRetransmits);
-        self.send_syn_ack(now, id);
     }
 
     fn syn_ack_timeout(&self, tries: u8) -> Duration {
@@ -241,12 +244,15 @@ impl SlowPath {
             return;
         }
         if flags.contains(TcpFlags::SYN) {
-            // The same SYN again: our SYN-ACK was lost. Another SYN: a challenge ACK (RFC 5961 section 4.2), which makes a peer that has
-            // restarted reset the old connection.
+            // The same SYN again: our SYN-ACK was lost; answered as often as the peer may be challenged. Another SYN: a challenge ACK (RFC 5961
+            // section 4.2), which makes a peer that has restarted reset the old connection.
             if header.seq == half_open.irs && !flags.contains(TcpFlags::ACK) && !half_open.is_offered {
                 if half_open.negotiated.syn_again(packet, is_able).is_err() {
                     self.counters.add(Count::EcnContradictions);
                     return self.refuse(now, PendingId(id));
+                }
+                if !half_open.challenged.take(now) {
+                    return self.counters.add(Count::ChallengeLimited);
                 }
                 self.counters.add(Count::SynAckRetransmits);
                 half_open.tries = half_open.tries.max(1);

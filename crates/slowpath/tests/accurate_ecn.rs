@@ -164,6 +164,7 @@ fn a_repeated_syn_is_answered_by_how_it_arrived() {
     let mut w = world(true);
     let (_, seq) = syn(&mut w, 9, 7, Ecn::NotEct);
     assert_eq!(syn(&mut w, 9, 7, Ecn::Ce), (6, seq));
+    w.pass(ms(500));
     assert_eq!(syn(&mut w, 9, 0, Ecn::NotEct), (2, seq));
     let flow = last_step(&mut w, 9, seq, 2);
     assert_eq!(form(&w, flow), SILENT);

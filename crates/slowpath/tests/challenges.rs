@@ -88,6 +88,37 @@ fn a_connection_in_its_handshake_is_challenged_once_in_half_a_second() {
     assert_eq!(answers, [1, 0, 1]);
 }
 
+/// "[If] a connection is in the SYN-RECEIVED state and was initiated by a passive OPEN", its SYN may come again because our SYN-ACK was lost.
+#[test]
+fn a_syn_that_comes_again_is_answered_once_in_half_a_second() {
+    let mut w = World::new();
+    w.slow.listen(us(80), 1, 9).unwrap();
+    w.peer_sends(9, 80, SYN, 100, 0);
+    let iss = w.next().header.seq;
+    let answers = bursts(&mut w, |w| {
+        (0..MANY).for_each(|_| w.peer_sends(9, 80, SYN, 100, 0));
+        let frames: Vec<_> = std::iter::from_fn(|| (!w.sent.is_empty()).then(|| w.next().header)).collect();
+        assert!(frames.iter().all(|header| (header.flags, header.seq) == (SYN_ACK, iss)));
+        frames.len()
+    });
+    assert_eq!(answers, [1, 0, 1]);
+    assert_eq!(w.count(Count::ChallengeLimited), 3 * u64::from(MANY) - 2);
+}
+
+#[test]
+fn a_syn_that_comes_again_and_again_keeps_no_connection_half_open() {
+    let mut w = World::new();
+    w.slow.listen(us(80), 1, 9).unwrap();
+    w.peer_sends(9, 80, SYN, 100, 0);
+    let mut answers = 0;
+    while w.count(Count::HalfOpenExpired) == 0 {
+        w.pass(ms(400));
+        w.peer_sends(9, 80, SYN, 100, 0);
+        answers += sent(&mut w);
+        assert!(answers < 200, "it ends as if its SYN had come once");
+    }
+}
+
 #[test]
 fn a_connection_in_time_wait_is_challenged_once_in_half_a_second() {
     let mut w = World::new();

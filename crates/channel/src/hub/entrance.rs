@@ -6,9 +6,10 @@
 //!   newcomer                                    GREETINGS_MAX places
 //!   known (has proved itself before)            GREETINGS_MAX places
 //! ```
-//! A channel always gets a place. If there is none left, the network with the most channels in these places loses its oldest one ([`Fair`]):
-//! silent peers take places from each other.
+//! A channel always gets a place. If there is none left, the network with the most channels in these places loses one of them, first one that has
+//! not asked yet, and otherwise by lot ([`Fair`]): silent peers take places from each other.
 
+use base::Seed;
 use core::net::IpAddr;
 
 use crate::fair::Fair;
@@ -21,18 +22,18 @@ pub(super) struct Entrance {
     strangers: Fair<ChannelId>,
     newcomers: Fair<ChannelId>,
     known: Fair<ChannelId>,
-    /// The addresses of peers that have proved themselves: those that did so last.
+    /// The addresses of peers that have proved themselves.
     proved: Fair<()>,
 }
 
 impl Entrance {
-    /// All places are free, and no peer is known.
-    pub const fn new() -> Self {
+    /// All places are free, and no peer is known. `seed` decides who loses a place.
+    pub const fn new(mut seed: Seed) -> Self {
         Self {
-            strangers: Fair::new(STRANGERS_MAX, GREETINGS_OF_PEER),
-            newcomers: Fair::new(GREETINGS_MAX, GREETINGS_OF_PEER),
-            known: Fair::new(GREETINGS_MAX, GREETINGS_OF_PEER),
-            proved: Fair::new(KNOWN_MAX, 1),
+            strangers: Fair::new(STRANGERS_MAX, GREETINGS_OF_PEER, Seed::new(seed.next_u64())),
+            newcomers: Fair::new(GREETINGS_MAX, GREETINGS_OF_PEER, Seed::new(seed.next_u64())),
+            known: Fair::new(GREETINGS_MAX, GREETINGS_OF_PEER, Seed::new(seed.next_u64())),
+            proved: Fair::new(KNOWN_MAX, 1, Seed::new(seed.next_u64())),
         }
     }
 
@@ -44,6 +45,13 @@ impl Entrance {
             true => &mut self.newcomers,
         };
         places.push(peer, channel)
+    }
+
+    /// The channel has asked as the rules say.
+    pub fn has_asked(&mut self, channel: ChannelId, peer: IpAddr) {
+        for places in [&mut self.newcomers, &mut self.known] {
+            places.has_spoken(peer, &channel);
+        }
     }
 
     /// The handshake of a channel is over. Nothing happens if it has lost its place before.

@@ -85,6 +85,7 @@ impl Hub {
         let nonce = self.random();
         let answer = Hello { is_join: ask.is_join, session: ask.session, nonce, ..self.hello(ask.class) };
         if let Some(greeting) = self.greetings.get_mut(&channel) {
+            self.entrance.has_asked(channel, greeting.peer);
             greeting.answer(ask, answer, key);
         }
     }

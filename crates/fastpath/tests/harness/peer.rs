@@ -138,6 +138,15 @@ impl Peer {
         }
     }
 
+    /// The same, as they came.
+    pub fn frames(&mut self) -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        while self.port.receive(&mut self.batch) > 0 {
+            all.extend(self.batch.packets().iter().map(|packet| packet.frame().to_vec()));
+        }
+        all
+    }
+
     fn got(&self, tcp: &TcpPacket, frame: &[u8]) -> Got {
         let rel = |n: SeqNumber| n.0.wrapping_sub(self.iss);
         Got {

@@ -48,7 +48,7 @@ fn wanted_frames_come_before_their_turn_and_the_others_keep_their_order() {
         let mut ahead = |b: &mut MemoryPort, batch: &mut Batch| {
             b.receive_ahead(batch, &mut |frame| {
                 looks += 1;
-                frame[21] % 10 == 7
+                if frame[21] % 10 == 7 { Look::Take } else { Look::Leave }
             });
             numbers(batch)
         };
@@ -64,6 +64,47 @@ fn wanted_frames_come_before_their_turn_and_the_others_keep_their_order() {
         assert_eq!(looks, 40 * (round + 1));
     }
     assert_eq!(b.stats().received_packets, 4000);
+}
+
+#[test]
+fn a_frame_that_is_put_off_is_looked_at_again_with_those_behind_it_and_none_is_lost() {
+    let (mut a, mut b) =
+        link(&LinkOptions { slots: 64, ..LinkOptions::default() }).expect("no descriptors needed");
+    let mut batch = Batch::new();
+    for round in 0..100 {
+        let first = round * 40;
+        (first..first + 40).for_each(|number| assert!(send(&mut a, number, 60)));
+        a.flush();
+        let (mut ahead, mut looks) = (Vec::new(), Vec::new());
+        // Each fifth is wanted, and two of them at a time.
+        while looks.len() < 4 {
+            let (mut taken, mut seen) = (0, 0);
+            b.receive_ahead(&mut batch, &mut |frame| {
+                seen += 1;
+                let is_wanted = frame[21] % 5 == 3;
+                taken += usize::from(is_wanted);
+                match (is_wanted, taken <= 2) {
+                    (true, true) => Look::Take,
+                    (true, false) => Look::Later,
+                    (false, _) => Look::Leave,
+                }
+            });
+            ahead.extend(numbers(&batch));
+            looks.push((batch.len(), seen));
+            if looks.len() == 2 {
+                // Frames in front of those that were put off leave the ring.
+                assert!(b.receive(&mut batch) > 0);
+                ahead.extend(numbers(&batch));
+            }
+        }
+        while b.receive(&mut batch) > 0 {
+            ahead.extend(numbers(&batch));
+        }
+        assert_eq!((looks[0], looks[1].0), ((2, 40), 2), "the second look begins where the first put off");
+        assert!(looks[1].1 < 40, "and sees none that was taken");
+        ahead.sort_unstable();
+        assert_eq!(ahead, (first..first + 40).collect::<Vec<u64>>());
+    }
 }
 
 #[test]
