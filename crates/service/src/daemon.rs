@@ -492,6 +492,7 @@ impl Service {
                     // A region that is not sealed works all the same.
                     let _ = self.helpers.ask(uid, Job::Seal(region, memfd), self.registry.now());
                 }
+                Output::Spent(uid, time) => self.turns.spent(uid, time),
                 Output::Detach(id, reason) => self.detach(id, &reason),
             }
         }

@@ -257,7 +257,7 @@ impl Registry {
         if a.region.is_some() {
             return Answer::Offence("it asked for a second region".to_owned());
         }
-        let family = a.family();
+        let (family, uid) = (a.family(), a.uid);
         let Some(charge) = self.charge(id, REGION + self.cores.len()) else {
             return Answer::out_of_descriptors();
         };
@@ -273,7 +273,7 @@ impl Registry {
         let size = fitting(usual, room);
         let limits = self.sending_limits(id);
         let region = match AppRegion::create(region_id, index as u16, id, size, wakers, limits, self.now) {
-            Ok(region) => AppRegion { charge: Some(charge), ..region },
+            Ok(region) => AppRegion { charge: Some(charge), uid, ..region },
             Err(e) => {
                 self.indices.release(index);
                 return Answer::refused(Errno::NOMEM, &e.to_string());

@@ -148,7 +148,7 @@ pub fn nothing_is_left(world: &World) {
     assert!(r.regions.is_empty() && r.pairs.ids().is_empty(), "{:?} {:?}", r.regions, r.pairs);
     assert!(r.relays.is_empty(), "{:?}", r.relays);
     assert!(r.listeners.all.is_empty() && r.listeners.stopped.is_empty(), "{:?}", r.listeners);
-    assert!(r.listeners.deferred.due().is_none() && r.held.due().is_none());
+    assert!(r.listeners.deferred.due().is_none() && r.held.due(r.now).is_none());
     assert!(r.trusts.is_empty(), "{:?}", r.trusts);
     assert!(r.ports.kept_ports().is_empty() && !r.keeps_ports());
     assert_eq!(r.indices.used(), 0, "places in the cores' tables");
