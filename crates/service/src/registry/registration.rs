@@ -14,7 +14,7 @@ use crate::registry::report::statistics::Process;
 use crate::registry::report::text;
 use crate::registry::{Answer, Registry};
 use crate::sys::random;
-use control::{PROTOCOL, Parent, RegionInfo, Reply, Request, Settings, Welcome};
+use control::{POPULATED_MOST, PROTOCOL, Parent, RegionInfo, Reply, Request, Settings, Welcome};
 use queue::Doorbell;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
@@ -438,6 +438,10 @@ impl Registry {
         };
         if !region.sealed {
             return Answer::Offence("it populated its region before saying that it is mapped".to_owned());
+        }
+        let known = region.memory.area.lendable();
+        if bytes > known + POPULATED_MOST {
+            return Answer::refused(Errno::INVAL, "so much is not looked at in one piece");
         }
         if !(bytes.is_multiple_of(STEP) && region.memory.raise_watermark(bytes)) {
             return Answer::Offence(format!("its region is not populated up to {bytes}"));

@@ -3,7 +3,9 @@
 use super::program::{File, Program};
 use super::world::World;
 use crate::config::Sharing;
+use crate::registry::Answer;
 use base::Seed;
+use control::{POPULATED_MOST, Reply, Request};
 use endpoint::region::Mapped;
 use queue::Doorbell;
 use rustix::fd::OwnedFd;
@@ -143,4 +145,14 @@ fn a_region_has_so_many_holds_and_the_rest_waits_as_bits() {
     assert_eq!(most, HOLDS_MAX, "the bits of the others are still set: {}", hostile.bits());
     hostile.world.advance(Duration::from_secs(10));
     assert_eq!((hostile.bits(), hostile.holds()), (0, 0), "each was taken in its turn");
+}
+
+#[test]
+fn one_message_makes_the_service_ask_about_so_many_pages_and_no_more() {
+    let mut hostile = Hostile::new();
+    let id = hostile.program.id(&mut hostile.world);
+    let populated = |bytes| Request::Populated { region: hostile.id, bytes };
+    let known = hostile.world.registry.regions[&hostile.id].memory.area.lendable();
+    let answer = hostile.world.registry.request(id, populated(known + POPULATED_MOST + (64 << 10)), None);
+    assert!(matches!(answer, Answer::Reply(Reply::Refused { .. }, _)), "{answer:?}");
 }
