@@ -217,6 +217,12 @@ impl Listeners {
         self.by_port.get(&port).cloned().unwrap_or_default()
     }
 
+    /// Number of listeners at a port that the user has.
+    pub fn count_at(&self, port: u16, uid: u32) -> usize {
+        let ids = self.by_port.get(&port).into_iter().flatten();
+        ids.filter(|id| self.all.get(id).is_some_and(|listener| listener.uid == uid)).count()
+    }
+
     /// Listeners that may get the same connections over the port as `new` does.
     pub fn overlapping(&self, new: &Listener) -> impl Iterator<Item = (u32, &Listener)> {
         let ids = self.by_port.get(&new.local.port()).into_iter().flatten();
