@@ -153,7 +153,10 @@ impl Registry {
             let is_elsewhere = |id: &u32| self.listeners.all.get(id).is_none_or(|l| l.local != new.local);
             before.sort_by_key(|(id, _)| is_elsewhere(id));
             before.truncate(LOOK_MOST.1);
-            self.trusts.hurry(self.now, Duration::ZERO);
+            before
+                .iter()
+                .filter_map(|(id, _)| self.listeners.all.get(id))
+                .for_each(|l| self.trusts.hurry(l.uid, self.now, Duration::ZERO));
         }
         let cookies: Vec<u64> = before.iter().map(|(_, cookie)| *cookie).collect();
         let forsaken = self.listeners.alive.forsaken(&cookies);

@@ -178,12 +178,19 @@ impl Registry {
         answer
     }
 
+    /// A process has let go of what the service may hold: its user's next round begins soon.
+    pub fn hurry_round(&mut self, id: u32) {
+        if let Some(a) = self.applications.get(&id) {
+            self.trusts.hurry(a.uid, self.now, Duration::ZERO);
+        }
+    }
+
     fn answer(&mut self, id: u32, request: Request, shown: Option<&Shown>) -> Answer {
         match request {
             Request::Leave(left) => self.leave(id, left, shown),
             Request::Present { sock } => self.present(id, sock, shown),
             Request::LetGo => {
-                self.trusts.hurry(self.now, Duration::ZERO);
+                self.hurry_round(id);
                 Answer::Silent
             }
             Request::Hello { .. } => Answer::Offence("a second hello".to_owned()),

@@ -116,6 +116,7 @@ pub fn trusts_agree(r: &Registry) {
         assert!(trust.relay.is_none_or(|relay| r.relays.contains_key(&relay)), "trust {key}: {trust:?}");
         let slot = SlotKey::of_left(&trust.left);
         assert_eq!(r.trusts.at(slot, trust.left.side), Some(key), "not found: {trust:?}");
+        assert!(r.trusts.has_block(&trust.left), "its block is not found: {trust:?}");
         let (pair, region) = (r.pairs.get(slot.region), r.regions.get(&slot.region));
         let is_pairs = pair.is_some_and(|pair| pair.connection(slot.slot).is_some());
         let is_regions = region.is_some_and(|region| region.slots.get(slot.slot).is_some());
