@@ -328,8 +328,8 @@ impl Registry {
     }
 
     /// Has the control loop and all cores look at the doorbells of these application regions.
-    fn hear_again(&mut self, mut regions: Vec<u32>) {
-        self.unheard.append(&mut regions);
+    fn hear_again(&mut self, regions: Vec<u32>) {
+        regions.into_iter().for_each(|region| self.unheard.add(region));
         (0..self.cores.len()).for_each(|core| self.wake_core(core));
     }
 

@@ -3,14 +3,16 @@
 use super::program::Program;
 use super::world::World;
 use crate::config::Sharing;
+use crate::registry::Answer;
 use crate::registry::listen::table::Holders;
 use crate::registry::local::port_space::PortSpace;
 use crate::registry::policy::permission::LISTENERS_MOST;
 use base::Seed;
-use control::{KernelReason, Reply};
+use control::{KernelReason, Reply, Request};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketType, bind, listen, socket, sockopt};
 use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 const USER: u32 = 1000;
@@ -75,4 +77,22 @@ fn of_very_many_listeners_at_one_place_some_are_asked_about_at_once() {
     drop(sockets);
     world.advance(Duration::from_secs(1));
     assert!(world.registry.listeners.at_port(at.port()).is_empty(), "the rounds find the others");
+}
+
+#[test]
+fn messages_that_come_without_end_cause_no_look_at_all_processes_each() {
+    let (mut world, mut server, ..) = listening();
+    let id = server.id(&mut world);
+    let (_, home) = server.region(&mut world);
+    world.advance(Duration::from_secs(1));
+    let before = world.registry.timers.reaps;
+    for holder in 1..60u8 {
+        home.region.header().holders_taken.fetch_or(1 << holder, Ordering::SeqCst);
+        let answer = world.registry.request(id, Request::NoChild { holder }, None);
+        assert!(matches!(answer, Answer::Silent), "{answer:?}");
+        world.registry.handle_timers();
+    }
+    assert!(world.registry.timers.reaps - before <= 1, "{}", world.registry.timers.reaps - before);
+    world.advance(Duration::from_secs(1));
+    assert_eq!(world.registry.timers.reaps - before, 2, "what the later messages have ended is found");
 }

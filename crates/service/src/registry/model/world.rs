@@ -193,8 +193,8 @@ impl World {
             let has_more = self.registry.hear_exceptions();
             // The core has yet to hear what is said to it now.
             let is_over = self.registry.outputs.is_empty();
+            while !self.registry.take_unheard().is_empty() {}
             self.carry_out();
-            self.registry.unheard.clear();
             if is_over && !(is_busy || has_more) {
                 return;
             }
