@@ -68,6 +68,9 @@ pub fn grown(present: u64, limit: u64) -> u64 {
     (2 * present).max(LEAST).min(limit)
 }
 
+/// Most bytes by which one [`Request::Populated`] may raise what is present: the service asks the kernel about each page of them.
+pub const POPULATED_MOST: u64 = 32 << 20;
+
 impl RegionInfo {
     /// Describes the region with these parameters to a process on `side`. `is_own`: the region ends with that process.
     #[must_use]
@@ -194,7 +197,7 @@ pub enum Request {
         context: u32,
     },
     /// The process has made the first `bytes` of both data areas of an application region present (`Region::populate`). The region is its
-    /// own or an ancestor's. The service uses no memory beyond them.
+    /// own or an ancestor's. The service uses no memory beyond them. At most [`POPULATED_MOST`] more than the process or a relative has said before.
     Populated {
         /// Id of the application region.
         region: u32,

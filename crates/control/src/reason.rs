@@ -106,6 +106,9 @@ reasons! {
     Md5 = "TCP_MD5SIG", OPTION;
     FastOpenConnect = "TCP_FASTOPEN_CONNECT", OPTION;
     Congestion = "TCP_CONGESTION", OPTION;
+    // One more limit.
+    TooManyListeners = "its user has as many listeners at one port number as one user may",
+        "use fewer listening sockets with SO_REUSEPORT: one for each processor is enough";
 }
 
 #[cfg(test)]

@@ -148,6 +148,43 @@ impl<'a> Doorbell<'a> {
         taken
     }
 
+    /// Consumer: takes at most `most` bits, the first ones, and calls `f` with each slot. The others stay set. Slots at or past `slots` (a
+    /// hostile producer's) are taken and dropped. Returns how many bits were taken.
+    pub fn drain_some(self, slots: u32, most: usize, mut f: impl FnMut(u32)) -> usize {
+        let mut taken = 0;
+        let mut top = self.block.top.load(SeqCst);
+        while top != 0 && taken < most {
+            let group = top.trailing_zeros() as usize;
+            top &= top - 1;
+            // Top first, words second: a bit that is set from now on sets the top again.
+            self.block.top.fetch_and(!(1 << group), SeqCst);
+            let first = group * self.words_per_group;
+            let words = self.block.words.iter().enumerate().skip(first).take(self.words_per_group);
+            let mut is_left = false;
+            for (index, word) in words {
+                let mut bits = 0;
+                let mut set = word.load(SeqCst);
+                while set != 0 && taken < most {
+                    let bit = set & set.wrapping_neg();
+                    (bits, set, taken) = (bits | bit, set ^ bit, taken + 1);
+                }
+                is_left |= set != 0;
+                let mut bits = if bits == 0 { 0 } else { word.fetch_and(!bits, SeqCst) & bits };
+                while bits != 0 {
+                    let slot = (index * 64) as u32 + bits.trailing_zeros();
+                    bits &= bits - 1;
+                    if slot < slots {
+                        f(slot);
+                    }
+                }
+            }
+            if is_left {
+                self.block.top.fetch_or(1 << group, SeqCst);
+            }
+        }
+        taken
+    }
+
     /// Consumer: announces sleep. True: no bit is set, so block on the eventfd now (every later ring writes it).
     /// False: there is news; the announcement is withdrawn.
     #[must_use]
@@ -169,5 +206,42 @@ impl<'a> Doorbell<'a> {
         if self.block.sleeping.load(Relaxed) != 0 {
             self.block.sleeping.store(0, Relaxed);
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use shm::{Kind, Params, Region};
+
+    #[test]
+    fn a_bounded_look_takes_the_first_bits_and_leaves_the_others_set() {
+        const SLOTS: u32 = 8192;
+        let params = Params { kind: Kind::Application, id: 1, slots: SLOTS, data_len: 1 << 20 };
+        let (region, _fd) = Region::create(params).unwrap();
+        let bell = Doorbell::of(&region, Side::Zero, 0).unwrap();
+        let rung: Vec<u32> = (0..SLOTS).filter(|slot| slot % 3 == 0).collect();
+        for slot in &rung {
+            let _ = bell.ring(*slot);
+        }
+        let mut seen = Vec::new();
+        loop {
+            let before = seen.len();
+            let taken = bell.drain_some(SLOTS, 100, |slot| seen.push(slot));
+            assert_eq!((seen.len() - before, taken <= 100), (taken, true));
+            assert_eq!(bell.prepare_sleep(), seen.len() == rung.len(), "what is left is news");
+            if taken == 0 {
+                break;
+            }
+        }
+        assert_eq!(seen, rung);
+        for slot in [5, 70] {
+            let _ = bell.ring(slot);
+        }
+        assert_eq!(
+            (bell.drain_some(64, 1, |_| ()), bell.drain_some(64, 9, |_| panic!("past the end"))),
+            (1, 1)
+        );
     }
 }

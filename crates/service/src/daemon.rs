@@ -53,6 +53,8 @@ const GRACE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 const SHUT_PAUSE: Duration = Duration::from_millis(5);
 /// Most events taken at once: more than there are control lines by default, so that no line waits for others to be looked at.
 const EVENTS: usize = 2048;
+/// Most bits of a slow-path doorbell that one look takes.
+const RUNG: usize = 1024;
 /// Length of the table of descriptors, 8 bytes each: more than there are local ports by default.
 const DESCRIPTORS: u64 = 1 << 16;
 
@@ -241,7 +243,7 @@ impl Service {
                 self.registry.begin(part);
                 match (token & !u64::from(u32::MAX), token as u32) {
                     (LINES, id) => self.line_woken(id),
-                    (WAKERS, region) => self.slow_path_woken(region),
+                    (WAKERS, region) => self.registry.note_unheard(region),
                     _ if token == LISTENING => has_new_lines = true,
                     _ if token == CORES => self.hear_cores(),
                     // `hear_helpers` below takes the results.
@@ -492,6 +494,7 @@ impl Service {
                     // A region that is not sealed works all the same.
                     let _ = self.helpers.ask(uid, Job::Seal(region, memfd), self.registry.now());
                 }
+                Output::Spent(uid, time) => self.turns.spent(uid, time),
                 Output::Detach(id, reason) => self.detach(id, &reason),
             }
         }
@@ -529,7 +532,7 @@ impl Service {
         let Some(memory) = self.registry.memory_of_region(region) else { return };
         let Some(bell) = Doorbell::of(memory.region(), Side::Zero, SLOW_CONTEXT) else { return };
         // A hostile application can ring without end: other regions are served between two looks.
-        bell.drain(memory.region().layout().params.slots, |_| ());
+        bell.drain_some(memory.region().layout().params.slots, RUNG, |_| ());
         if !bell.prepare_sleep() {
             self.registry.note_unheard(region);
         }

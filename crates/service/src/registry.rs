@@ -39,6 +39,7 @@ pub mod report;
 pub(crate) mod scaling;
 pub(crate) mod tcp;
 mod timers;
+mod unheard;
 
 use crate::config::Config;
 use crate::cores::wakers::{Call, Wakers, rouse, rouse_at};
@@ -69,6 +70,7 @@ use crate::registry::report::profile_switch::Counting;
 use crate::registry::report::statistics::{Process, Statistics};
 use crate::registry::scaling::Scaling;
 use crate::registry::tcp::Tcp;
+use crate::registry::unheard::Unheard;
 use crate::sys;
 use control::{CONTROL_SLOT, KernelReason, Push, Reply};
 use flow::News;
@@ -198,10 +200,8 @@ pub struct Registry {
     counting: Counting,
     /// What the control loop is to do, in this order.
     outputs: Outputs,
-    /// Application regions: the control loop must look at their slow-path doorbells once more, though nothing is written to their eventfds:
-    /// those that rang again while they were looked at, and those of killed processes. The applications hold these eventfds, too, and could
-    /// make a write of the service's wait.
-    unheard: Vec<u32>,
+    /// Application regions whose slow-path doorbells the control loop must look at.
+    unheard: Unheard,
     timers: Timers,
     next_region: u32,
     next_relay: u32,
@@ -221,6 +221,11 @@ struct Timers {
     sweep: Option<Sweep>,
     /// When to look again for descriptors that no process has, and for ghosts that have waited long enough.
     reap: Option<Instant>,
+    /// When it last looked.
+    reaped: Option<Instant>,
+    /// How often it has looked.
+    #[cfg(test)]
+    reaps: usize,
 }
 
 impl Registry {
@@ -265,7 +270,7 @@ impl Registry {
             statistics: Statistics::default(),
             counting,
             outputs: Outputs::default(),
-            unheard: Vec::new(),
+            unheard: Unheard::default(),
             timers: Timers::default(),
             next_region: 1,
             next_relay: 1,

@@ -13,7 +13,9 @@ use crate::sleeper::Context;
 use crate::sys::signal::Deferred;
 use crate::sys::{self, cycle_account};
 use crate::{config, detached};
-use control::{LineError, Push, Received, RegionInfo, Reply, Request, ToApplication, ToService, Welcome};
+use control::{
+    LineError, POPULATED_MOST, Push, Received, RegionInfo, Reply, Request, ToApplication, ToService, Welcome,
+};
 use cycles::Section;
 use endpoint::region::Mapped;
 use endpoint::{populate, ring_reclaim};
@@ -432,12 +434,16 @@ impl Client {
         }
     }
 
-    /// Makes both sides of an application region present up to `to`, and tells the service. False: there is no memory.
+    /// Makes both sides of an application region present up to `to`, and tells the service, which takes so much at a time. False: there is no
+    /// memory.
     fn populate(&self, mapped: &Mapped, from: u64, to: u64) -> bool {
-        let done = [Side::Zero, Side::One]
-            .into_iter()
-            .all(|side| mapped.region.populate(side, from as usize, (to - from) as usize).is_ok());
-        done && self.ask(Request::Populated { region: mapped.id, bytes: to }).is_ok()
+        (from..to).step_by(POPULATED_MOST as usize).all(|from| {
+            let to = to.min(from + POPULATED_MOST);
+            let done = [Side::Zero, Side::One]
+                .into_iter()
+                .all(|side| mapped.region.populate(side, from as usize, (to - from) as usize).is_ok());
+            done && self.ask(Request::Populated { region: mapped.id, bytes: to }).is_ok()
+        })
     }
 
     /// The service is gone: resets every accelerated socket and wakes every thread that waits.

@@ -24,8 +24,6 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-/// The socket's token in the set of descriptors; those of the processes follow.
-const SOCKET: u64 = 0;
 /// Reports of a flow that are kept, to be shown.
 const REPORTS_KEPT: usize = 4;
 
@@ -64,7 +62,7 @@ impl Agents {
     /// Opens the socket. Agents are looked for from then on.
     pub fn open(settings: &AgentSettings, config: &Config, now: Instant) -> Result<Self, ServiceError> {
         let own = config.user.as_ref().map_or_else(rustix::process::geteuid, |user| user.uid);
-        let socket = match &config.user {
+        let mut socket = match &config.user {
             Some(user) => user
                 .act(|| AgentSocket::open(settings, own))
                 .map_err(|error| ServiceError::Os { doing: "act as the user that --user names", error })?,
@@ -72,8 +70,7 @@ impl Agents {
         }?;
         let os = |error: Errno| ServiceError::Os { doing: "watch agents of congestion control", error };
         let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(os)?;
-        let token = epoll::EventData::new_u64(SOCKET);
-        epoll::add(&set, socket.fd(), token, epoll::EventFlags::IN).map_err(os)?;
+        socket.join(set.as_fd()).map_err(os)?;
         let mut endpoint = Endpoint::new(ccp::Config {
             datapath: std::process::id(),
             own_uid: own.as_raw(),
@@ -116,8 +113,8 @@ impl Agents {
     pub fn hear(&mut self, now: Instant) {
         // What an agent had sent before its end is read first: it would bring the agent back.
         let ended = self.processes.ended(&self.set);
-        let Self { endpoint, transcript, names, .. } = self;
-        self.socket.receive(&mut |sender, datagram| {
+        let Self { endpoint, transcript, names, socket, set, .. } = self;
+        socket.receive(set.as_fd(), &mut |sender, datagram| {
             if names.contains_key(sender.address) {
                 transcript.note(now, Way::FromAgent, sender.address, datagram);
             }

@@ -11,7 +11,10 @@ use crate::registry::registration::Credentials;
 use crate::registry::report::profile_switch::Part;
 use rustix::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Time that a look at a region's slow-path doorbell costs, for the account of its user.
+const BELL: Duration = Duration::from_micros(5);
 
 impl Registry {
     /// Sets up what a service may have: the port's description for reports, and the congestion control by other processes.
@@ -118,13 +121,17 @@ impl Registry {
         self.regions.get(&region).map(|region| region.memory.clone())
     }
 
-    /// The doorbell of that region rang again while it was looked at: it must be looked at once more.
+    /// The slow-path doorbell of that region must be looked at: its waker was written, or it rang again while it was looked at.
     pub fn note_unheard(&mut self, region: u32) {
-        self.unheard.push(region);
+        self.unheard.add(region);
     }
 
-    /// Takes the list of regions with doorbells that must be looked at once more.
+    /// Takes the regions whose doorbells are looked at now: some of them, for which their users pay.
     pub fn take_unheard(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.unheard)
+        let some = self.unheard.take();
+        for region in some.iter().filter_map(|region| self.regions.get(region)) {
+            self.outputs.add(Output::Spent(region.uid, BELL));
+        }
+        some
     }
 }

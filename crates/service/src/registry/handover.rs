@@ -17,7 +17,7 @@ pub(crate) mod trusts;
 use crate::cores::wakers::new_eventfd;
 use crate::cores::{Command, Core, RELAY_CORE};
 use crate::registry::application::Application;
-use crate::registry::handover::trusts::Trust;
+use crate::registry::handover::trusts::{LOOK_MOST, Trust};
 use crate::registry::local::shown::Shown;
 use crate::registry::memory::connection::{Connection, Relay, Stage};
 use crate::registry::memory::region::Use;
@@ -33,9 +33,14 @@ use shm::half_flags::{FAILED, FIN, NEAR, OPEN, READ_CLOSED, RESET, WANT_SPACE};
 use shm::{Half, KEPT, Side, SockBlock, TRUST, TRUST_CONTEXT};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Most relays in a row. A further move must wait until two of them have become one.
 const ROW_MAX: usize = 16;
+
+/// Time that a piece of a round costs, and each descriptor that the kernel is asked about in it, for the account of the round's user.
+const LOOK: Duration = Duration::from_micros(20);
+const ASKED: Duration = Duration::from_micros(10);
 
 /// Takes the locks of both directions for good.
 ///
@@ -98,7 +103,7 @@ impl Registry {
         self.keep_slot(&left);
         // Its next holder does not know that the first bytes must be announced.
         self.let_in(self.origin_at(left.region, left.slot));
-        self.trusts.add(Trust { cookie, left, ends, owners, family, relay: None });
+        self.trusts.add(Trust { cookie, left, ends, owners, family, uid: who.uid, relay: None });
         Answer::plain(Reply::Done).watching(Watch { cookie, is_listener: false }, set)
     }
 
@@ -113,7 +118,7 @@ impl Registry {
 
     /// Clears the service's holder bit in the connection's socket block, unless another trust needs it.
     fn hold_no_more(&self, left: &Left) {
-        if !self.trusts.iter().any(|(_, t)| (t.left.home, t.left.sock) == (left.home, left.sock))
+        if !self.trusts.has_block(left)
             && let Some(block) = self.block(left)
         {
             block.holders.fetch_and(!TRUST, Ordering::AcqRel);
@@ -176,7 +181,7 @@ impl Registry {
                 "its region is not mapped, or has as many sockets as it may",
             );
         };
-        let family = a.family();
+        let (family, uid) = (a.family(), a.uid);
         let relay = self.new_relay_id();
         let Some((slot, mut near)) = self.new_end(own, relay, trust.left.region, trust.left.slot) else {
             return Answer::refused(Errno::NOBUFS, "the application region is full");
@@ -207,7 +212,7 @@ impl Registry {
         if let Some(block) = self.block(&left) {
             block.holders.fetch_or(TRUST, Ordering::AcqRel);
         }
-        self.trusts.add(Trust { cookie, left, ends, owners: [id; 2], family, relay: None });
+        self.trusts.add(Trust { cookie, left, ends, owners: [id; 2], family, uid, relay: None });
         Answer::plain(Reply::Moved { slot, local, peer, shut_read: shut.read, shut_write: shut.write })
     }
 
@@ -236,7 +241,9 @@ impl Registry {
         }
         let family = self.family_of(owner)?;
         self.place_of(&left).ok()?;
-        Some(self.trusts.add(Trust { cookie: 0, left, ends, owners: [owner; 2], family, relay: None }))
+        // No look is for it: it ends with its listener.
+        let uid = self.applications.get(&owner).map_or(0, |a| a.uid);
+        Some(self.trusts.add(Trust { cookie: 0, left, ends, owners: [owner; 2], family, uid, relay: None }))
     }
 
     /// Moves such a connection to process `holder`, into `region`. Returns the relay and the new slot.
@@ -407,12 +414,10 @@ impl Registry {
         self.hold_no_more(&left);
     }
 
-    /// Closes connections and ends listeners that no process has a descriptor of: takes one piece of the round, if one is due.
+    /// Closes connections and ends listeners that no process has a descriptor of: takes one piece of one user's round, if one is due.
     pub fn look_at_trusts(&mut self) {
         let now = self.now;
-        if !self.trusts.begin_round(now, self.listeners.all.keys().copied()) {
-            return;
-        }
+        let Some(uid) = self.trusts.next_user(now) else { return };
         let regions = &self.regions;
         let is_alone = |t: &Trust| {
             // Trusts with cookie 0 are connections kept at a listener; they end with it.
@@ -421,13 +426,15 @@ impl Registry {
                 && t.cookie != 0
                 && block().is_none_or(|b| b.holders.load(Ordering::Acquire) & !TRUST == 0)
         };
-        let alone = self.trusts.next_piece(is_alone);
+        let alone = self.trusts.next_piece(uid, is_alone);
         let cookies: Vec<u64> = alone.iter().map(|(_, cookie)| *cookie).collect();
         let forsaken = self.trusts.alive.forsaken(&cookies);
         let over = alone.iter().filter(|(_, cookie)| forsaken.contains(cookie));
         over.for_each(|(key, _)| self.end_trust(*key, false));
-        let listeners = self.trusts.next_listeners();
+        let from = self.trusts.listeners_from(uid);
+        let listeners = from.map_or_else(Vec::new, |from| self.listeners.of_user(uid, from, LOOK_MOST.1));
         let are_deserted = self.settle_deserted(&listeners);
-        self.trusts.end_piece(now, forsaken.len() < cookies.len() || are_deserted);
+        self.trusts.end_piece(uid, now, &listeners, forsaken.len() < cookies.len() || are_deserted);
+        self.outputs.add(Output::Spent(uid, LOOK + ASKED * (cookies.len() + listeners.len()) as u32));
     }
 }

@@ -11,6 +11,7 @@ pub(crate) mod table;
 pub(crate) mod unaccepted;
 
 use crate::registry::application::Application;
+use crate::registry::handover::trusts::LOOK_MOST;
 use crate::registry::listen::grants::Grants;
 use crate::registry::listen::origin::Incoming;
 use crate::registry::listen::table::{Holders, Home, Listener};
@@ -140,10 +141,23 @@ impl Registry {
     }
 
     /// The kernel lets a socket listen at the place of `new`. Ends listeners there that were closed, or listen no longer, unnoticed by the
-    /// service.
+    /// service: of very many those at the same address, in turn; a round looks at the others.
     fn clear_place(&mut self, new: &Listener) {
         self.hear_ended_listeners();
-        let before: Vec<(u32, u64)> = self.listeners.overlapping(new).map(|(id, l)| (id, l.cookie)).collect();
+        let turn = self.listeners.turn();
+        let mut before: Vec<(u32, u64)> =
+            self.listeners.overlapping(new).map(|(id, l)| (id, l.cookie)).collect();
+        if before.len() > LOOK_MOST.1 {
+            let count = before.len();
+            before.rotate_left(turn % count);
+            let is_elsewhere = |id: &u32| self.listeners.all.get(id).is_none_or(|l| l.local != new.local);
+            before.sort_by_key(|(id, _)| is_elsewhere(id));
+            before.truncate(LOOK_MOST.1);
+            before
+                .iter()
+                .filter_map(|(id, _)| self.listeners.all.get(id))
+                .for_each(|l| self.trusts.hurry(l.uid, self.now, Duration::ZERO));
+        }
         let cookies: Vec<u64> = before.iter().map(|(_, cookie)| *cookie).collect();
         let forsaken = self.listeners.alive.forsaken(&cookies);
         let over = before.into_iter().filter(|(_, cookie)| forsaken.contains(cookie));
@@ -280,19 +294,20 @@ impl Registry {
         Some(self.acceptors(listener).map(|a| a.pid).take(LOOKED_AT).collect())
     }
 
-    /// The listener for the next connection: one where a process sleeps at an empty queue, else that with the shortest queue.
+    /// The listener for the next connection: one where a process sleeps at an empty queue, else that with the shortest queue. Of very many
+    /// some are looked at, in turn.
     pub fn choose(&mut self, candidates: &[u32]) -> Option<u32> {
-        if candidates.len() > 1 {
-            // A socket that is closed gets nothing where another one listens.
-            self.end_forsaken(candidates);
-        }
         let (turn, n) = (self.listeners.turn(), candidates.len());
-        let in_turn = (0..n).map(|i| candidates[(i + turn) % n]);
+        let in_turn: Vec<u32> = (0..n.min(LOOK_MOST.1)).map(|i| candidates[(i + turn) % n]).collect();
+        if n > 1 {
+            // A socket that is closed gets nothing where another one listens.
+            self.end_forsaken(&in_turn);
+        }
         let burden = |id: &u32| {
             let listener = self.listeners.all.get(id).filter(|l| self.has_acceptors(l))?;
             Some(((listener.grants.waiting(), !listener.queue().has_sleepers()), *id))
         };
-        let best = in_turn.filter_map(|id| burden(&id)).min_by_key(|(burden, _)| *burden).map(|(_, id)| id);
+        let best = in_turn.iter().filter_map(burden).min_by_key(|(burden, _)| *burden).map(|(_, id)| id);
         best.filter(|id| self.has_home(*id))
     }
 

@@ -218,6 +218,9 @@ impl Registry {
         }
         match self.find_port(local, remote, own, purpose) {
             Some(port) => Ok([SocketAddr::new(local.ip(), port), remote]),
+            None if local.port() == 0 && !own && self.ports.holds_most() => {
+                Err(Box::new(Answer::kernel(KernelReason::ServiceDescriptors)))
+            }
             None => refused(Errno::ADDRNOTAVAIL, "the port, or every port, is in use with that peer"),
         }
     }

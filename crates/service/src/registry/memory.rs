@@ -63,27 +63,31 @@ impl Memory {
         pool.flush(|i| self.area.page_word(i));
     }
 
-    /// Raises the watermark to `bytes` if the kernel confirms that all pages below it are present on both sides.
+    /// Raises the watermark to `bytes` if the kernel confirms that all pages from it on are present on both sides. Below it they were, and stay.
     pub fn raise_watermark(&self, bytes: u64) -> bool {
         let fits = bytes <= self.region().layout().params.data_len;
+        let known = self.area.lendable();
         let present = |side: Side| {
             let start = self.region().layout().data[side.index()] as u64;
-            self.pages().is_present(&(start..start + bytes))
+            self.pages().is_present(&(start + known.min(bytes)..start + bytes))
         };
         let ok = fits && present(Side::Zero) && present(Side::One);
-        if ok && bytes > self.area.lendable() {
+        if ok && bytes > known {
             self.area.set_watermark(bytes);
         }
         ok
     }
 
-    /// Checks that a ring in the application's data area may be read. Above the watermark the kernel is asked: the application may have
-    /// populated more pages than it has reported.
-    pub fn check_ring(&self, ring: Ring) -> Result<(), Violation> {
+    /// Checks that these parts of a ring in the application's data area, `(offset, length)`, may be read. Above the watermark the kernel is
+    /// asked about them, and not about the whole ring, which is as long as the application says: it may have populated more pages than it
+    /// has reported.
+    pub fn check_ring(&self, ring: Ring, parts: &[(usize, usize); 2]) -> Result<(), Violation> {
         self.area.check_ring(ring).or_else(|violation| {
-            let start = self.region().layout().data[Side::One.index()] as u64 + ring.offset();
-            let present = self.pages().is_present(&(start..start + ring.size()));
-            if present { Ok(()) } else { Err(violation) }
+            let start = self.region().layout().data[Side::One.index()];
+            let is_there = |(at, len): &(usize, usize)| {
+                self.pages().is_present(&((start + at) as u64..(start + at + len) as u64))
+            };
+            if parts.iter().all(is_there) { Ok(()) } else { Err(violation) }
         })
     }
 

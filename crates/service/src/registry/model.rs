@@ -6,12 +6,16 @@
 //!   walk      draws steps, takes them in both worlds     linux     the reference: holders of each socket, and what each end sees
 //!   program   a process: the library's side              world     registry, one core by hand, time: the control loop's side
 //!   checks    what must hold after each step, and when all is closed       reports   lists made in pieces, of such a world
+//!   bounds    what one user can make the registry do
+//!   held      what the control thread does for sockets that hold bytes back
 //! ```
 //! A failure names its seed: `TOWPATH_MODEL_SEED=N cargo test -p towpath-service registry::model` walks that one and prints its steps.
 //! `TOWPATH_MODEL_SEEDS=N` walks N seeds instead of the usual number. The steps depend on the seed alone; which port the kernel gives, and in
 //! which order the registry goes through its tables, do not: a rare failure may need several walks of its seed.
 
+mod bounds;
 mod checks;
+mod held;
 mod linux;
 mod program;
 mod reports;

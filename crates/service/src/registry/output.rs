@@ -6,6 +6,7 @@ use rustix::fd::OwnedFd;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What is to be done, in order. A method that only reads the registry may add to it.
 #[derive(Debug, Default)]
@@ -57,6 +58,8 @@ pub enum Output {
         /// The region's memfd, which the helper seals.
         memfd: Arc<OwnedFd>,
     },
+    /// The registry has worked for that user outside its turn, for about so long: its lines wait until others have had as much.
+    Spent(u32, Duration),
     /// Detach that application, for this reason: it misbehaved.
     Detach(u32, String),
 }

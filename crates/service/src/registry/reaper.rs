@@ -106,7 +106,7 @@ impl Registry {
         self.release_holders(family_id, 1 << holder, false);
         // The process may have closed what the service holds, too.
         self.trusts.changed = true;
-        self.trusts.hurry(self.now, Duration::ZERO);
+        self.hurry_round(id);
         // Only after the bit is out of every block: a parent gives it to its next child at once.
         self.give_holder_back(id, holder);
         Answer::Silent
@@ -135,7 +135,7 @@ impl Registry {
         // Only after that: the dead process's own bit is no promise of a child that may accept.
         self.repair_queues(&a);
         self.statistics.end(a.process);
-        self.trusts.hurry(self.now, Duration::ZERO);
+        self.trusts.hurry(a.uid, self.now, Duration::ZERO);
         // Unknown holder bits are left: a child forked just before may be about to say hello.
         if let Some(family) = self.families.get_mut(&family_id).filter(|_| !offender) {
             family.wait_for_children(id, self.now + GHOST, unknown);
@@ -328,8 +328,8 @@ impl Registry {
     }
 
     /// Has the control loop and all cores look at the doorbells of these application regions.
-    fn hear_again(&mut self, mut regions: Vec<u32>) {
-        self.unheard.append(&mut regions);
+    fn hear_again(&mut self, regions: Vec<u32>) {
+        regions.into_iter().for_each(|region| self.unheard.add(region));
         (0..self.cores.len()).for_each(|core| self.wake_core(core));
     }
 

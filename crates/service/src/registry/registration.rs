@@ -14,7 +14,7 @@ use crate::registry::report::statistics::Process;
 use crate::registry::report::text;
 use crate::registry::{Answer, Registry};
 use crate::sys::random;
-use control::{PROTOCOL, Parent, RegionInfo, Reply, Request, Settings, Welcome};
+use control::{POPULATED_MOST, PROTOCOL, Parent, RegionInfo, Reply, Request, Settings, Welcome};
 use queue::Doorbell;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
@@ -178,12 +178,19 @@ impl Registry {
         answer
     }
 
+    /// A process has let go of what the service may hold: its user's next round begins soon.
+    pub fn hurry_round(&mut self, id: u32) {
+        if let Some(a) = self.applications.get(&id) {
+            self.trusts.hurry(a.uid, self.now, Duration::ZERO);
+        }
+    }
+
     fn answer(&mut self, id: u32, request: Request, shown: Option<&Shown>) -> Answer {
         match request {
             Request::Leave(left) => self.leave(id, left, shown),
             Request::Present { sock } => self.present(id, sock, shown),
             Request::LetGo => {
-                self.trusts.hurry(self.now, Duration::ZERO);
+                self.hurry_round(id);
                 Answer::Silent
             }
             Request::Hello { .. } => Answer::Offence("a second hello".to_owned()),
@@ -257,7 +264,7 @@ impl Registry {
         if a.region.is_some() {
             return Answer::Offence("it asked for a second region".to_owned());
         }
-        let family = a.family();
+        let (family, uid) = (a.family(), a.uid);
         let Some(charge) = self.charge(id, REGION + self.cores.len()) else {
             return Answer::out_of_descriptors();
         };
@@ -273,7 +280,7 @@ impl Registry {
         let size = fitting(usual, room);
         let limits = self.sending_limits(id);
         let region = match AppRegion::create(region_id, index as u16, id, size, wakers, limits, self.now) {
-            Ok(region) => AppRegion { charge: Some(charge), ..region },
+            Ok(region) => AppRegion { charge: Some(charge), uid, ..region },
             Err(e) => {
                 self.indices.release(index);
                 return Answer::refused(Errno::NOMEM, &e.to_string());
@@ -438,6 +445,10 @@ impl Registry {
         };
         if !region.sealed {
             return Answer::Offence("it populated its region before saying that it is mapped".to_owned());
+        }
+        let known = region.memory.area.lendable();
+        if bytes > known + POPULATED_MOST {
+            return Answer::refused(Errno::INVAL, "so much is not looked at in one piece");
         }
         if !(bytes.is_multiple_of(STEP) && region.memory.raise_watermark(bytes)) {
             return Answer::Offence(format!("its region is not populated up to {bytes}"));

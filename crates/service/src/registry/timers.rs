@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 /// First and longest pause between sweeps of closed pair slots; doubles while a sweep finds nothing.
 const SWEEP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
+/// Shortest time between a look for what no live process holds and the next one that a message has caused.
+const REAP_PAUSE: Duration = Duration::from_millis(5);
 /// First pause after a process has died: its peers are about to read the end and close their sides.
 const SOON: Duration = Duration::from_millis(50);
 
@@ -21,7 +23,8 @@ impl Registry {
         let look = self.trusts.due(self.now);
         let sweep = self.timers.sweep.map(|sweep| sweep.at);
         let scaling = self.scaling.due().map(|at| self.tcp.system_time(at));
-        let parts = [self.counting.due(), self.listeners.deferred.due(), self.held.due(), self.agents_due()];
+        let parts =
+            [self.counting.due(), self.listeners.deferred.due(), self.held.due(self.now), self.agents_due()];
         [look, sweep, self.timers.reap, self.tcp.due(), scaling].into_iter().chain(parts).flatten().min()
     }
 
@@ -30,7 +33,7 @@ impl Registry {
         let now = self.now;
         self.look_at_trusts();
         if std::mem::take(&mut self.trusts.changed) {
-            self.timers.reap = Some(now);
+            self.reap_soon();
         }
         if self.timers.reap.is_some_and(|at| at <= now) {
             self.reap_on_time();
@@ -56,9 +59,22 @@ impl Registry {
         self.pump_tcp();
     }
 
+    /// Regions may not be needed any more. Processes may say so without end, and a look costs as much as there is: it is not taken again at
+    /// once.
+    fn reap_soon(&mut self) {
+        let now = self.now;
+        let at = self.timers.reaped.map_or(now, |last| now.max(last + REAP_PAUSE));
+        self.timers.reap = Some(self.timers.reap.map_or(at, |known| known.min(at)));
+    }
+
     /// Ends what no live process holds, and notes when to look again.
     pub fn reap_on_time(&mut self) {
         self.timers.reap = self.reap(false);
+        self.timers.reaped = Some(self.now);
+        #[cfg(test)]
+        {
+            self.timers.reaps += 1;
+        }
         // A pair region with a dead side: its memory goes as soon as the live side has closed.
         if self.has_survivors() {
             self.sweep_in(SOON);

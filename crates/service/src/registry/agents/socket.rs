@@ -1,13 +1,16 @@
 //! The service's datagram socket towards agents: which process has sent what, as the kernel says, and sending without waiting.
 //!
 //! A datagram may carry descriptors, which the kernel closes when the datagram is read, and closing may wait: a TCP socket with `SO_LINGER`
-//! does. So each datagram is looked at first, and one with descriptors is read, and dropped, by a thread of its own.
+//! does. So each datagram is looked at first, and one with descriptors is read, and dropped, by a thread of its own. Until that thread is done
+//! the socket is not watched: it would be readable all the time.
 
 use crate::ServiceError;
 use crate::config::AgentSettings;
+use crate::cores::wakers::{new_eventfd, write_eventfd};
 use crate::daemon::control_socket::identity;
 use crate::threads;
 use ccp::{Sender, Sent};
+use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSliceMut};
 use rustix::net::{
@@ -20,8 +23,10 @@ use std::mem::MaybeUninit;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+/// What the socket is called in the set of descriptors.
+const TOKEN: u64 = 0;
 /// Datagrams taken in one turn, so that a flood does not keep the control thread from others.
 const TURN: usize = 64;
 /// Bytes of the longest datagram that is read whole; a program of 256 instructions needs 4.4 KB.
@@ -35,8 +40,12 @@ pub struct AgentSocket {
     /// Device and inode of the socket file.
     made: Option<(u64, u64)>,
     buffer: Box<[u8]>,
-    /// Reads and drops one datagram with descriptors; until it is done nothing else is read.
-    dropper: Option<JoinHandle<()>>,
+    /// A thread reads and drops one datagram with descriptors; until it is done nothing else is read.
+    is_dropping: Arc<AtomicBool>,
+    /// That thread writes this eventfd when it is done.
+    dropped: Arc<OwnedFd>,
+    /// The socket is in the set of descriptors that wake the control thread.
+    is_watched: bool,
 }
 
 impl Drop for AgentSocket {
@@ -73,11 +82,31 @@ impl AgentSocket {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))
             .map_err(|e| wrong(&path, &format!("cannot protect it: {e}")))?;
         let buffer = vec![0; DATAGRAM_MAX].into_boxed_slice();
-        Ok(Self { fd: Arc::new(fd), path, made, buffer, dropper: None })
+        let dropped = new_eventfd().map_err(|e| failed("make an eventfd", e))?;
+        let (is_dropping, is_watched) = (Arc::default(), false);
+        Ok(Self { fd: Arc::new(fd), path, made, buffer, is_dropping, dropped, is_watched })
     }
 
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    /// Adds to `set` what is ready when [`Self::receive`] has something to do.
+    pub fn join(&mut self, set: BorrowedFd<'_>) -> Result<(), Errno> {
+        // Edge-triggered and never read.
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(set, &self.dropped, epoll::EventData::new_u64(TOKEN), flags)?;
+        self.watch(set)
+    }
+
+    /// Watches the socket in `set`, but not while a thread drops what came by it.
+    fn watch(&mut self, set: BorrowedFd<'_>) -> Result<(), Errno> {
+        let is_wanted = !self.is_dropping.load(Ordering::Acquire);
+        match (self.is_watched, is_wanted) {
+            (false, true) => {
+                epoll::add(set, &self.fd, epoll::EventData::new_u64(TOKEN), epoll::EventFlags::IN)?;
+            }
+            (true, false) => epoll::delete(set, &self.fd)?,
+            _ => {}
+        }
+        self.is_watched = is_wanted;
+        Ok(())
     }
 
     /// Sends a datagram to the socket at `address`, without waiting.
@@ -90,33 +119,42 @@ impl AgentSocket {
         }
     }
 
-    /// Gives the datagrams that have come to `take`, as many as one turn is for. The descriptor stays readable while there are more.
-    pub fn receive(&mut self, take: &mut dyn FnMut(Sender<'_>, &[u8])) {
+    /// Gives the datagrams that have come to `take`, as many as one turn is for. `set` is ready while there are more that can be taken.
+    pub fn receive(&mut self, set: BorrowedFd<'_>, take: &mut dyn FnMut(Sender<'_>, &[u8])) {
         for _ in 0..TURN {
-            if self.dropper.as_ref().is_some_and(|thread| !thread.is_finished()) {
-                return;
+            if self.is_dropping.load(Ordering::Acquire) {
+                break;
             }
-            self.dropper = None;
             match look(self.fd.as_fd()) {
                 Ok(false) => {}
-                Ok(true) => return self.drop_next(),
-                Err(_) => return,
+                Ok(true) => {
+                    self.drop_next();
+                    break;
+                }
+                Err(_) => break,
             }
             if read(self.fd.as_fd(), &mut self.buffer, take).is_err() {
-                return;
+                break;
             }
+        }
+        if let Err(e) = self.watch(set) {
+            tracing::error!("agents of congestion control are not heard: {e}");
         }
     }
 
     fn drop_next(&mut self) {
-        let fd = self.fd.clone();
+        let (fd, is_dropping, dropped) = (self.fd.clone(), self.is_dropping.clone(), self.dropped.clone());
         let work = move || {
             let mut none = RecvAncillaryBuffer::default();
             let _ = recvmsg(&*fd, &mut [IoSliceMut::new(&mut [])], &mut none, RecvFlags::DONTWAIT);
+            is_dropping.store(false, Ordering::Release);
+            write_eventfd(dropped.as_fd());
         };
-        // Without a thread the datagram stays, and is looked at again.
-        self.dropper =
-            threads::start("agents-drop", "the thread that drops an agent's descriptors", work).ok();
+        self.is_dropping.store(true, Ordering::Release);
+        if threads::start("agents-drop", "the thread that drops an agent's descriptors", work).is_err() {
+            // Without a thread the datagram stays, and is looked at again.
+            self.is_dropping.store(false, Ordering::Release);
+        }
     }
 }
 

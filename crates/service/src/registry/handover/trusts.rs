@@ -4,8 +4,11 @@
 use crate::registry::memory::slot_key::SlotKey;
 use crate::registry::process::fd_liveness::Alive;
 use control::Left;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::Hash;
 use std::net::SocketAddr;
+use std::ops::Bound;
 use std::time::{Duration, Instant};
 
 /// Shortest and longest pause between looks for descriptors that no process has open. A process that has let go is about to close its
@@ -25,6 +28,8 @@ pub struct Trust {
     pub owners: [u32; 2],
     /// Family of the processes in `owners`.
     pub family: u32,
+    /// User of the process that left it, or was given it: the looks for its descriptor are that user's.
+    pub uid: u32,
     /// Id of the relay that carries it on to a new holder; `None`: it is still in its slot.
     pub relay: Option<u32>,
 }
@@ -35,24 +40,43 @@ impl Trust {
     }
 }
 
-/// Most trusts and listeners that one look takes, and most of them that the kernel is asked about: it answers for a set of sockets in about
-/// 20 us, and they may lie in as many sets.
+/// Most trusts that one look takes, and most of them, and of listeners, that the kernel is asked about: it answers for a set of sockets in
+/// about 20 us, and they may lie in as many sets.
 pub const LOOK_MOST: (usize, usize) = (512, 32);
 
-/// The looks for descriptors that no process has open: a round takes all trusts and listeners, piece by piece.
+/// How far a round has come.
+#[derive(Clone, Copy, Debug)]
+enum At {
+    /// The user's trusts below this number have been looked at.
+    Trusts(u64),
+    /// And the user's listeners below this number.
+    Listeners(u32),
+}
+
+/// The looks for descriptors of one user's that no process has open: a round takes all the user's trusts and listeners, piece by piece.
 #[derive(Debug, Default)]
 struct Round {
-    /// The trusts below this number have been looked at; `None`: no round is under way.
-    from: Option<u64>,
-    /// The listeners that are still to be looked at.
-    listeners: Vec<u32>,
+    /// `None`: no round is under way.
+    under_way: Option<At>,
     /// When the next round begins; `None`: none is needed.
     at: Option<Instant>,
     /// When the last one ended.
     ended: Option<Instant>,
     /// Sockets were found that only other processes have: the next round is needed.
     has_left: bool,
+    /// The next pause before a round; `None`: the longest.
+    pause: Option<Duration>,
 }
+
+impl Round {
+    /// True when it is its user's turn to be looked at, if the turn comes to that user.
+    fn is_due(&self, now: Instant) -> bool {
+        self.under_way.is_some() || self.at.is_some_and(|at| at <= now)
+    }
+}
+
+/// Users whose last round is remembered although no further one is needed.
+const ROUNDS_KEPT: usize = 64;
 
 /// All trusts by number, and by cookie.
 #[derive(Debug)]
@@ -64,14 +88,19 @@ pub struct Trusts {
     by_place: HashMap<(SlotKey, u8), u64>,
     /// Number of the trust that each relay carries on.
     by_relay: HashMap<u32, u64>,
+    /// Number of trusts of each socket block, by the region and the block's number.
+    of_block: HashMap<(u32, u32), usize>,
     /// Number of trusts of each family.
     of_family: HashMap<u32, usize>,
     next: u64,
     /// Watches the connections' descriptors.
     pub alive: Alive,
-    /// The next pause before a round; `None`: the longest.
-    pause: Option<Duration>,
-    round: Round,
+    /// The trusts of each user.
+    by_user: BTreeSet<(u32, u64)>,
+    /// The rounds, by user.
+    rounds: BTreeMap<u32, Round>,
+    /// The user that was looked at last.
+    last: u32,
     /// Set when a trust was removed: regions may not be needed any more.
     pub changed: bool,
 }
@@ -84,11 +113,13 @@ impl Trusts {
             by_cookie: HashMap::new(),
             by_place: HashMap::new(),
             by_relay: HashMap::new(),
+            of_block: HashMap::new(),
             of_family: HashMap::new(),
             next: 0,
             alive,
-            pause: None,
-            round: Round::default(),
+            by_user: BTreeSet::new(),
+            rounds: BTreeMap::new(),
+            last: 0,
             changed: false,
         }
     }
@@ -99,6 +130,7 @@ impl Trusts {
     }
 
     /// All trusts with their numbers.
+    #[cfg(test)]
     pub fn iter(&self) -> impl Iterator<Item = (u64, &Trust)> {
         self.all.iter().map(|(key, trust)| (*key, trust))
     }
@@ -111,6 +143,11 @@ impl Trusts {
     /// True when a trust belongs to that family.
     pub fn has_family(&self, family: u32) -> bool {
         self.of_family.contains_key(&family)
+    }
+
+    /// True when a trust is of that connection's socket block.
+    pub fn has_block(&self, left: &Left) -> bool {
+        self.of_block.contains_key(&(left.home, left.sock))
     }
 
     /// The latest trust of the descriptor with that cookie, and its number.
@@ -140,6 +177,8 @@ impl Trusts {
         self.next += 1;
         self.all.insert(self.next, trust);
         *self.of_family.entry(trust.family).or_default() += 1;
+        self.by_user.insert((trust.uid, self.next));
+        *self.of_block.entry((trust.left.home, trust.left.sock)).or_default() += 1;
         let before = self.by_place.insert(trust.place(), self.next);
         debug_assert!(before.is_none(), "two trusts of one connection: {trust:?}");
         if trust.cookie != 0 {
@@ -168,83 +207,104 @@ impl Trusts {
         if let Some(relay) = trust.relay {
             self.by_relay.remove(&relay);
         }
-        if let Some(count) = self.of_family.get_mut(&trust.family) {
-            *count -= 1;
-            if *count == 0 {
-                self.of_family.remove(&trust.family);
-            }
-        }
+        self.by_user.remove(&(trust.uid, key));
+        one_less(&mut self.of_family, trust.family);
+        one_less(&mut self.of_block, (trust.left.home, trust.left.sock));
         self.changed = true;
         Some(trust)
     }
 
-    /// A process has just let go, has died, or will close its descriptors in a moment: the next round begins `within` that time, and the
-    /// pause after it is the shortest. Not at once after the last round, however often processes say so.
-    pub fn hurry(&mut self, now: Instant, within: Duration) {
-        self.pause = Some(PAUSE.0);
-        let earliest = self.round.ended.map_or(now, |ended| ended + PAUSE.0);
+    /// A process of that user has just let go, has died, or will close its descriptors in a moment: the user's next round begins `within` that
+    /// time, and the pause after it is the shortest. Not at once after the last round, however often processes say so.
+    pub fn hurry(&mut self, uid: u32, now: Instant, within: Duration) {
+        if self.rounds.len() > ROUNDS_KEPT {
+            let is_recent = |round: &Round| round.ended.is_some_and(|ended| now < ended + PAUSE.0);
+            self.rounds
+                .retain(|_, round| round.under_way.is_some() || round.at.is_some() || is_recent(round));
+        }
+        let round = self.rounds.entry(uid).or_default();
+        round.pause = Some(PAUSE.0);
+        let earliest = round.ended.map_or(now, |ended| ended + PAUSE.0);
         let at = (now + within).max(earliest);
-        self.round.at = Some(self.round.at.map_or(at, |known| known.min(at)));
+        round.at = Some(round.at.map_or(at, |known| known.min(at)));
     }
 
     /// When the next piece of a round is to be looked at.
     pub fn due(&self, now: Instant) -> Option<Instant> {
-        if self.round.from.is_some() { Some(now) } else { self.round.at }
+        let due = |round: &Round| if round.under_way.is_some() { Some(now) } else { round.at };
+        self.rounds.values().filter_map(due).min()
     }
 
-    /// Begins a round, if it is time for one: `listeners` are all that there are. True while a round is under way.
-    pub fn begin_round(&mut self, now: Instant, listeners: impl Iterator<Item = u32>) -> bool {
-        if self.round.from.is_none() && self.round.at.is_some_and(|at| at <= now) {
-            self.round = Round {
-                from: Some(0),
-                listeners: listeners.collect(),
-                at: None,
-                ..std::mem::take(&mut self.round)
-            };
+    /// The user whose round is looked at next: those with one take turns, piece by piece. Begins the round, if it is time for it. `None`:
+    /// nobody's is due.
+    pub fn next_user(&mut self, now: Instant) -> Option<u32> {
+        let others = self.rounds.range((Bound::Excluded(self.last), Bound::Unbounded));
+        let mut all = others.chain(self.rounds.range(..=self.last));
+        let uid = all.find(|(_, round)| round.is_due(now)).map(|(uid, _)| *uid)?;
+        self.last = uid;
+        let round = self.rounds.get_mut(&uid)?;
+        if round.under_way.is_none() {
+            (round.under_way, round.at) = (Some(At::Trusts(0)), None);
         }
-        self.round.from.is_some()
+        Some(uid)
     }
 
-    /// The trusts to look at next; the round goes on behind the last of them that `is_asked` lets in. Those that it is true for are
-    /// returned, with their cookies.
-    pub fn next_piece(&mut self, is_asked: impl Fn(&Trust) -> bool) -> Vec<(u64, u64)> {
-        let Some(from) = self.round.from else { return Vec::new() };
+    /// The trusts of that user to look at next; the round goes on behind the last of them that `is_asked` lets in. Those that it is true for
+    /// are returned, with their cookies.
+    pub fn next_piece(&mut self, uid: u32, is_asked: impl Fn(&Trust) -> bool) -> Vec<(u64, u64)> {
+        let Some(round) = self.rounds.get_mut(&uid) else { return Vec::new() };
+        let Some(At::Trusts(from)) = round.under_way else { return Vec::new() };
         let mut asked = Vec::new();
-        let mut behind = u64::MAX;
-        for (n, (key, trust)) in self.all.range(from..).enumerate() {
+        round.under_way = Some(At::Listeners(0));
+        for (n, (_, key)) in self.by_user.range((uid, from)..=(uid, u64::MAX)).enumerate() {
             if n == LOOK_MOST.0 || asked.len() == LOOK_MOST.1 {
-                behind = *key;
+                round.under_way = Some(At::Trusts(*key));
                 break;
             }
-            if is_asked(trust) {
+            if let Some(trust) = self.all.get(key).filter(|trust| is_asked(trust)) {
                 asked.push((*key, trust.cookie));
             }
         }
-        self.round.from = Some(behind);
         asked
     }
 
-    /// The listeners to look at next. Empty while trusts are left to look at.
-    pub fn next_listeners(&mut self) -> Vec<u32> {
-        if self.round.from != Some(u64::MAX) {
-            return Vec::new();
+    /// The user's listeners from this number on are to be looked at next, [`LOOK_MOST`] of them. `None`: trusts are left to look at.
+    pub fn listeners_from(&self, uid: u32) -> Option<u32> {
+        match self.rounds.get(&uid)?.under_way? {
+            At::Listeners(from) => Some(from),
+            At::Trusts(_) => None,
         }
-        let at = self.round.listeners.len().saturating_sub(LOOK_MOST.1);
-        self.round.listeners.split_off(at)
     }
 
-    /// A piece was looked at. `has_left`: a process has some of the sockets. Ends the round when everything was looked at.
-    pub fn end_piece(&mut self, now: Instant, has_left: bool) {
-        self.round.has_left |= has_left;
-        if self.round.from != Some(u64::MAX) || !self.round.listeners.is_empty() {
-            return;
+    /// A piece was looked at, these listeners among it. `has_left`: a process has some of the sockets. Ends the round when everything was
+    /// looked at.
+    pub fn end_piece(&mut self, uid: u32, now: Instant, listeners: &[u32], has_left: bool) {
+        let Some(round) = self.rounds.get_mut(&uid) else { return };
+        round.has_left |= has_left;
+        match (round.under_way, listeners) {
+            (Some(At::Trusts(_)), _) => return,
+            (_, [.., last]) if listeners.len() == LOOK_MOST.1 => {
+                round.under_way = Some(At::Listeners(last.saturating_add(1)));
+                return;
+            }
+            _ => {}
         }
-        (self.round.from, self.round.ended) = (None, Some(now));
-        if std::mem::take(&mut self.round.has_left) {
-            let pause = self.pause.unwrap_or(PAUSE.1);
-            self.pause = Some((pause * 2).min(PAUSE.1));
+        (round.under_way, round.ended) = (None, Some(now));
+        if std::mem::take(&mut round.has_left) {
+            let pause = round.pause.unwrap_or(PAUSE.1);
+            round.pause = Some((pause * 2).min(PAUSE.1));
             let at = now + pause;
-            self.round.at = Some(self.round.at.map_or(at, |known| known.min(at)));
+            round.at = Some(round.at.map_or(at, |known| known.min(at)));
+        }
+    }
+}
+
+/// One of `key` less; none are forgotten.
+fn one_less<K: Eq + Hash>(counts: &mut HashMap<K, usize>, key: K) {
+    if let Entry::Occupied(mut count) = counts.entry(key) {
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
         }
     }
 }
@@ -253,38 +313,39 @@ impl Trusts {
 mod tests {
     use super::*;
 
+    const USER: u32 = 7;
+
+    fn add(all: &mut Trusts, uid: u32, slot: u32) {
+        let left = Left { region: 1, slot, side: 1, home: 1, sock: slot };
+        let ends = [SocketAddr::from(([127, 0, 0, 1], 1)); 2];
+        let (cookie, family) = (u64::from(slot), 1 + slot % 2);
+        all.add(Trust { cookie, left, ends, owners: [1; 2], family, uid, relay: None });
+    }
+
     fn trusts(count: u32) -> Trusts {
         let mut all = Trusts::new(Alive::open(false).unwrap());
-        for slot in 1..=count {
-            let left = Left { region: 1, slot, side: 1, home: 1, sock: slot };
-            let end = SocketAddr::from(([127, 0, 0, 1], 1));
-            let cookie = u64::from(slot);
-            all.add(Trust {
-                cookie,
-                left,
-                ends: [end; 2],
-                owners: [1; 2],
-                family: 1 + slot % 2,
-                relay: None,
-            });
-        }
+        (1..=count).for_each(|slot| add(&mut all, USER, slot));
         all
+    }
+
+    /// The control loop's next look: the user, and the cookies that the kernel is asked about.
+    fn look(all: &mut Trusts, now: Instant, has_left: bool) -> Option<(u32, Vec<u64>)> {
+        let uid = all.next_user(now)?;
+        // Each second one is the kernel's to answer for.
+        let asked = all.next_piece(uid, |trust| trust.cookie % 2 == 0);
+        assert!(asked.len() <= LOOK_MOST.1);
+        all.end_piece(uid, now, &[], has_left);
+        Some((uid, asked.into_iter().map(|(_, cookie)| cookie).collect()))
     }
 
     #[test]
     fn a_look_takes_no_more_trusts_however_many_there_are() {
         const COUNT: u32 = 3 * LOOK_MOST.0 as u32;
         let (mut all, now) = (trusts(COUNT), Instant::now());
-        all.hurry(now, Duration::ZERO);
-        assert!(all.begin_round(now, 1..=40));
+        all.hurry(USER, now, Duration::ZERO);
         let (mut pieces, mut seen) = (0, Vec::new());
-        while all.begin_round(now, std::iter::empty()) {
-            // Each second one is the kernel's to answer for.
-            let asked = all.next_piece(|trust| trust.cookie % 2 == 0);
-            assert!(asked.len() <= LOOK_MOST.1);
-            seen.extend(asked.into_iter().map(|(_, cookie)| cookie));
-            assert!(all.next_listeners().len() <= LOOK_MOST.1);
-            all.end_piece(now, true);
+        while let Some((_, asked)) = look(&mut all, now, true) {
+            seen.extend(asked);
             pieces += 1;
         }
         assert_eq!(seen, (1..=u64::from(COUNT)).filter(|cookie| cookie % 2 == 0).collect::<Vec<_>>());
@@ -293,18 +354,58 @@ mod tests {
     }
 
     #[test]
+    fn users_take_turns_with_their_rounds_piece_by_piece() {
+        let (mut all, now) = (trusts(3 * LOOK_MOST.0 as u32), Instant::now());
+        add(&mut all, USER + 1, 1 << 20);
+        all.hurry(USER, now, Duration::ZERO);
+        assert_eq!(look(&mut all, now, false).map(|(uid, _)| uid), Some(USER));
+        all.hurry(USER + 1, now, Duration::ZERO);
+        assert_eq!(
+            look(&mut all, now, false),
+            Some((USER + 1, vec![1 << 20])),
+            "after one piece of the other's"
+        );
+        assert!(look(&mut all, now, false).is_some_and(|(uid, _)| uid == USER), "whose round goes on");
+    }
+
+    #[test]
+    fn a_round_takes_the_users_listeners_after_the_trusts_in_pieces() {
+        let (mut all, now) = (trusts(1), Instant::now());
+        all.hurry(USER, now, Duration::ZERO);
+        let listeners: Vec<u32> = (10..50).collect();
+        let mut seen = Vec::new();
+        while let Some(uid) = all.next_user(now) {
+            all.next_piece(uid, |_| false);
+            let from = all.listeners_from(uid).unwrap();
+            let piece: Vec<u32> =
+                listeners.iter().copied().filter(|id| *id >= from).take(LOOK_MOST.1).collect();
+            all.end_piece(uid, now, &piece, false);
+            seen.extend(piece);
+        }
+        assert_eq!(seen, listeners);
+    }
+
+    #[test]
     fn processes_that_let_go_again_and_again_begin_no_round_at_once() {
         let (mut all, now) = (trusts(1), Instant::now());
         let turn = |all: &mut Trusts| {
-            all.hurry(now, Duration::ZERO);
-            let begins = all.begin_round(now, std::iter::empty());
-            all.next_piece(|_| false);
-            all.next_listeners();
-            all.end_piece(now, false);
-            begins
+            all.hurry(USER, now, Duration::ZERO);
+            look(all, now, false).is_some()
         };
         assert!(turn(&mut all) && !turn(&mut all) && !turn(&mut all));
         assert_eq!(all.due(now), Some(now + PAUSE.0));
+    }
+
+    #[test]
+    fn rounds_of_very_many_users_are_forgotten() {
+        let mut all = trusts(1);
+        let mut now = Instant::now();
+        for uid in 0..10_000 {
+            all.hurry(uid, now, Duration::ZERO);
+            while look(&mut all, now, false).is_some() {}
+            now += PAUSE.0;
+        }
+        assert!(all.rounds.len() <= ROUNDS_KEPT + 1, "{}", all.rounds.len());
     }
 
     #[test]
@@ -314,7 +415,10 @@ mod tests {
         all.carried(key, 77);
         assert_eq!(all.behind(77).map(|(key, _)| key), Some(key));
         assert!(all.has_family(1) && all.has_family(2));
+        let left = all.get(key).unwrap().left;
+        assert!(all.has_block(&left));
         all.remove(key);
+        assert!(!all.has_block(&left) && all.by_user.len() == 1);
         assert!(all.behind(77).is_none() && !all.has_family(1) && all.has_family(2));
     }
 }

@@ -57,7 +57,7 @@ impl Registry {
     fn look_for_acceptors(&mut self, queue: u32) {
         let Some(l) = self.listeners.all.get(&queue) else { return };
         if !self.has_holders(l) {
-            self.trusts.hurry(self.now, CLOSING);
+            self.trusts.hurry(l.uid, self.now, CLOSING);
         }
         if self.has_acceptors(l) {
             // The sleeper that was woken last may be the one that has left.

@@ -7,7 +7,7 @@ use crate::registry::process::fd_liveness::Alive;
 use control::CongestionName;
 use queue::accept::Accepting;
 use rustix::fd::OwnedFd;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
@@ -124,6 +124,7 @@ pub struct Listeners {
     /// The last that has stopped at an address, by the address.
     pub stopped: HashMap<SocketAddr, Stopped>,
     by_port: HashMap<u16, Vec<u32>>,
+    by_user: BTreeSet<(u32, u32)>,
     by_cookie: HashMap<u64, u32>,
 }
 
@@ -174,6 +175,7 @@ impl Listeners {
             all: HashMap::new(),
             stopped: HashMap::new(),
             by_port: HashMap::new(),
+            by_user: BTreeSet::new(),
             by_cookie: HashMap::new(),
         }
     }
@@ -182,6 +184,7 @@ impl Listeners {
     pub fn add(&mut self, id: u32, listener: Listener) {
         self.by_cookie.insert(listener.cookie, id);
         self.by_port.entry(listener.local.port()).or_default().push(id);
+        self.by_user.insert((listener.uid, id));
         self.all.insert(id, listener);
     }
 
@@ -189,6 +192,7 @@ impl Listeners {
     pub fn remove(&mut self, id: u32) -> Option<Listener> {
         let listener = self.all.remove(&id)?;
         self.by_cookie.remove(&listener.cookie);
+        self.by_user.remove(&(listener.uid, id));
         let port = listener.local.port();
         if let Some(ids) = self.by_port.get_mut(&port) {
             ids.retain(|other| *other != id);
@@ -204,6 +208,11 @@ impl Listeners {
         self.by_cookie.get(&cookie).copied()
     }
 
+    /// The first `most` listeners of that user, from this number on.
+    pub fn of_user(&self, uid: u32, from: u32, most: usize) -> Vec<u32> {
+        self.by_user.range((uid, from)..=(uid, u32::MAX)).take(most).map(|(_, id)| *id).collect()
+    }
+
     /// The best-fitting listeners for a connection to `remote`.
     pub fn candidates(&self, remote: SocketAddr, namespace: Option<u64>) -> Vec<u32> {
         let Some(ids) = self.by_port.get(&remote.port()) else { return Vec::new() };
@@ -215,6 +224,12 @@ impl Listeners {
     /// The listeners at a port.
     pub fn at_port(&self, port: u16) -> Vec<u32> {
         self.by_port.get(&port).cloned().unwrap_or_default()
+    }
+
+    /// Number of listeners at a port that the user has.
+    pub fn count_at(&self, port: u16, uid: u32) -> usize {
+        let ids = self.by_port.get(&port).into_iter().flatten();
+        ids.filter(|id| self.all.get(id).is_some_and(|listener| listener.uid == uid)).count()
     }
 
     /// Listeners that may get the same connections over the port as `new` does.

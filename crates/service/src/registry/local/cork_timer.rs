@@ -5,14 +5,16 @@
 //!   program: writes, sets its bit in HELD_CONTEXT --first--> waker --> looked at every TICK --> nothing for a while: asleep again
 //! ```
 //! After the first wake-up a program that holds bytes back makes no system call until the control thread sleeps again. All input here is
-//! hostile: a look costs as much as bits are set and sockets hold back, at most one of each per slot; what is released is a position of the
-//! program's own stream, which the reader checks as always.
+//! hostile: a look takes pieces, between which the control loop has other events, and so few of one region that it does not keep another's
+//! waiting; the region's owner pays for them. What is released is a position of the program's own stream, which the reader checks as always.
 
 use crate::registry::Registry;
-use crate::registry::local::holds::Hold;
+use crate::registry::local::holds::{Hold, Look};
 use crate::registry::memory::region::Use;
 use crate::registry::memory::slot_key::SlotKey;
+use crate::registry::output::Output;
 use crate::registry::reaper::side_named;
+use base::limits::PAGE;
 use queue::Doorbell;
 use queue::held::{held_from, let_go_for};
 use shm::sock_state::HELD;
@@ -26,6 +28,14 @@ const LIMIT: Duration = Duration::from_millis(200);
 const TICK: Duration = Duration::from_millis(50);
 /// Looks that find nothing in a region before its program must write the waker again.
 const QUIET: u32 = 10;
+/// Most bits and holds that one piece of a look takes, of one region or several.
+const PIECE: usize = 512;
+/// Most holds of one region: what is held back beyond that waits, as bits, until some of them are over.
+const HOLDS_MAX: usize = 1024;
+/// Time that a bit or a hold costs, for the account of the region's owner.
+const ENTRY: Duration = Duration::from_nanos(500);
+/// Socket blocks in a page.
+const BLOCKS: u32 = (PAGE / size_of::<SockBlock>()) as u32;
 
 /// The connection of a socket block that holds bytes back.
 struct Holder<'a> {
@@ -53,10 +63,21 @@ impl Registry {
     /// The slow-path waker of a region was written, perhaps because bytes are held back there.
     pub fn hear_held(&mut self, region: u32) {
         let now = self.now;
-        let is_awake = self.held.awake.contains_key(&region);
-        if !is_awake && self.collect(region, now + LIMIT) > 0 {
-            self.held.awake.insert(region, 0);
+        if self.held.awake.contains_key(&region) {
+            return;
+        }
+        let (found, holds) = self.collect(region, now + LIMIT, PIECE);
+        if found > 0 {
+            self.held.awake.entry(region).or_default().holds.extend(holds);
             self.held.tick.get_or_insert(now + TICK);
+            self.charge_look(region, found);
+        }
+    }
+
+    /// The owner of that region pays for a look at so many bits and holds.
+    fn charge_look(&self, region: u32, entries: usize) {
+        if let Some(r) = self.regions.get(&region) {
+            self.outputs.add(Output::Spent(r.uid, ENTRY * entries as u32));
         }
     }
 
@@ -65,59 +86,112 @@ impl Registry {
         Some((Doorbell::of(region, Side::Zero, HELD_CONTEXT)?, region.layout().params.slots))
     }
 
-    /// Reads and clears the bits of a region's sockets that hold bytes back, with time limit `due`. Returns the number of bits.
-    fn collect(&mut self, region: u32, due: Instant) -> usize {
-        let Some((bell, slots)) = self.held_bell(region) else { return 0 };
+    /// Reads and clears at most `most` bits of a region's sockets that hold bytes back. Returns the number of bits, and the new holds with time
+    /// limit `due`.
+    fn collect(&self, region: u32, due: Instant, most: usize) -> (usize, Vec<(u32, Hold)>) {
+        let (Some((bell, slots)), Some(r)) = (self.held_bell(region), self.regions.get(&region)) else {
+            return (0, Vec::new());
+        };
         let mut blocks = Vec::new();
-        bell.drain(slots, |index| blocks.push(index));
-        for &index in &blocks {
-            let holder = self.holder(region, index);
+        let found = bell.drain_some(slots, most, |index| blocks.push(index));
+        // Many blocks lie in one page.
+        let (mut page, mut is_present) = (u32::MAX, false);
+        let mut holds = Vec::new();
+        for index in blocks {
+            if index / BLOCKS != page {
+                (page, is_present) = (index / BLOCKS, r.has_block(index));
+            }
+            let holder = if is_present { self.holder(region, index) } else { None };
             if let Some(from) = holder.and_then(|holder| held_from(holder.own, holder.block)) {
-                self.held.holds.entry((region, index)).or_insert(Hold { from, due });
+                holds.push((index, Hold { from, due }));
             }
         }
-        blocks.len()
+        (found, holds)
     }
 
-    /// Looks at every socket that holds bytes back, and releases them when their time is over.
+    /// Looks at the sockets that hold bytes back, and releases them when their time is over: takes one piece of the look, if one is due.
     pub fn look_at_held(&mut self) {
         let now = self.now;
-        if self.held.tick.is_none_or(|at| now < at) {
-            return;
-        }
-        // A hold found now began after the last look, at most one tick ago.
-        let due = now + LIMIT - TICK;
-        let awake: Vec<u32> = self.held.awake.keys().copied().collect();
-        let found: Vec<usize> = awake.iter().map(|region| self.collect(*region, due)).collect();
-        let mut holds = std::mem::take(&mut self.held.holds);
-        holds.retain(|(region, index), hold| self.is_still_held(*region, *index, hold, now, due));
-        self.held.holds = holds;
-        for (region, found) in awake.into_iter().zip(found) {
-            let is_idle = found == 0 && !self.held.holds.keys().any(|(holder, _)| *holder == region);
-            let quiet = if is_idle { self.held.awake.get(&region).map_or(0, |quiet| quiet + 1) } else { 0 };
-            self.held.awake.insert(region, quiet);
-            // After `prepare_sleep` the next hold rings the bell.
-            if quiet >= QUIET && self.held_bell(region).is_none_or(|(bell, _)| bell.prepare_sleep()) {
-                self.held.awake.remove(&region);
+        let is_time = self.held.tick.is_some_and(|at| at <= now);
+        // A hold found by a look that begins now began after the last one, at most one tick ago.
+        let new = is_time.then_some(Look { due: now + LIMIT - TICK, region: 0, from: None, found: 0 });
+        let Some(mut look) = self.held.look.take().or(new) else { return };
+        let mut left = PIECE;
+        while left > 0 {
+            let Some(region) = self.held.awake.range(look.region..).next().map(|(region, _)| *region) else {
+                self.held.tick = (!self.held.awake.is_empty()).then(|| now + TICK);
+                return;
+            };
+            if region != look.region {
+                look = Look { region, from: None, found: 0, ..look };
             }
+            left = left.saturating_sub(1 + self.look_at_region(&mut look, left));
         }
-        self.held.tick = (!self.held.awake.is_empty()).then(|| now + TICK);
+        self.held.look = Some(look);
     }
 
-    /// Looks at one hold, and releases it if its time is over. False: nothing is held back there any more.
-    fn is_still_held(&self, region: u32, index: u32, hold: &mut Hold, now: Instant, due: Instant) -> bool {
-        let Some(holder) = self.holder(region, index) else { return false };
-        let Some(from) = held_from(holder.own, holder.block) else { return false };
+    /// Goes on with the look at its region, for at most `most` bits and holds. Returns how many it has looked at.
+    fn look_at_region(&mut self, look: &mut Look, most: usize) -> usize {
+        let Look { region, due, .. } = *look;
+        let known = self.held.awake.get(&region).map_or(0, |awake| awake.holds.len());
+        let (found, new) = match look.from {
+            // The bits of others stay set until there is a place for them.
+            None => self.collect(region, due, most.min(HOLDS_MAX.saturating_sub(known))),
+            Some(_) => (0, Vec::new()),
+        };
+        look.found += found;
+        let Some(awake) = self.held.awake.get_mut(&region) else { return found };
+        for (index, hold) in new {
+            awake.holds.entry(index).or_insert(hold);
+        }
+        let room = most - found;
+        let holds = awake.holds.range(look.from.unwrap_or(0)..).take(room);
+        let holds: Vec<(u32, Hold)> = holds.map(|(index, hold)| (*index, *hold)).collect();
+        for (index, hold) in &holds {
+            let left = self.still_held(region, *index, *hold, due);
+            let Some(awake) = self.held.awake.get_mut(&region) else { break };
+            match left {
+                Some(hold) => drop(awake.holds.insert(*index, hold)),
+                None => drop(awake.holds.remove(index)),
+            }
+        }
+        self.charge_look(region, found + holds.len());
+        match holds.last() {
+            Some((last, _)) if holds.len() == room => look.from = Some(last + 1),
+            None if room == 0 => look.from = Some(0),
+            _ => {
+                self.end_look_at(region, look.found);
+                *look = Look { region: region + 1, from: None, found: 0, ..*look };
+            }
+        }
+        found + holds.len()
+    }
+
+    /// A region was looked at, and `found` bits were set. If nothing is held back there for a while its program is to ring again.
+    fn end_look_at(&mut self, region: u32, found: usize) {
+        let Some(awake) = self.held.awake.get_mut(&region) else { return };
+        awake.quiet = if found == 0 && awake.holds.is_empty() { awake.quiet + 1 } else { 0 };
+        // After `prepare_sleep` the next hold rings the bell.
+        if awake.quiet >= QUIET && self.held_bell(region).is_none_or(|(bell, _)| bell.prepare_sleep()) {
+            self.held.awake.remove(&region);
+        }
+    }
+
+    /// Looks at one hold, and releases it if its time is over. `None`: nothing is held back there any more.
+    fn still_held(&mut self, region: u32, index: u32, hold: Hold, due: Instant) -> Option<Hold> {
+        let holder = self.holder(region, index)?;
+        let from = held_from(holder.own, holder.block)?;
         if from != hold.from {
             // The bytes held before were sent; these are others.
-            *hold = Hold { from, due };
-        } else if now >= hold.due {
-            if let_go_for(holder.own, holder.block, from, || holder.is_its()) {
-                self.tell_of(&holder);
-            }
-            return false;
+            return Some(Hold { from, due });
         }
-        true
+        if self.now < hold.due {
+            return Some(hold);
+        }
+        if let_go_for(holder.own, holder.block, from, || holder.is_its()) {
+            self.tell_of(&holder);
+        }
+        None
     }
 
     fn tell_of(&self, holder: &Holder<'_>) {

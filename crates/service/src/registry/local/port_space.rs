@@ -183,6 +183,12 @@ impl Default for PortSpace {
 }
 
 impl PortSpace {
+    /// One that holds no more ports than that.
+    #[cfg(test)]
+    pub fn with_most(held_most: usize) -> Self {
+        Self { held_most, ..Self::default() }
+    }
+
     /// The next port of `local`, an address of the service's own, that no connection to `remote` uses and that is not reserved. `None`: all
     /// are in use.
     pub fn find_own(
@@ -239,10 +245,7 @@ impl PortSpace {
     ) -> Option<usize> {
         let Pool { held, next } = &self.pools[sort.index()];
         let unshared = if sort.purpose == For::Lent { 0 } else { held.len().min(STEP.0) };
-        let may_share = unshared == 0
-            || held.len() >= UNSHARED
-            || self.held_in_pools() >= self.held_most
-            || self.is_short;
+        let may_share = unshared == 0 || held.len() >= UNSHARED || self.holds_most() || self.is_short;
         let mut shared = None;
         for tried in 0..if may_share { held.len() } else { unshared } {
             if tried >= unshared && shared.is_some() {
@@ -295,16 +298,15 @@ impl PortSpace {
         });
     }
 
-    /// Holds as many more ports of that sort as are held now, within `STEP`; the next search begins with them. For lent slots it holds no more
-    /// than `held_most` of all sorts, and half of all ports. If the kernel gives none, the next search may share ports; those of lent slots are
+    /// Holds as many more ports of that sort as are held now, within `STEP`, and no more than `held_most` of all sorts; for lent slots half of
+    /// all ports at most. The next search begins with them. If the kernel gives none, the next search may share ports; those of lent slots are
     /// always shared. Returns true when another search may find a port.
     pub fn hold_more(&mut self, sort: Sort) -> bool {
         let len = self.pools[sort.index()].held.len();
+        let left = self.held_most.saturating_sub(self.held_in_pools());
         let most = match sort.purpose {
-            For::Lent => {
-                self.held_most.saturating_sub(self.held_in_pools()).min((RANGE.len() / 2).saturating_sub(len))
-            }
-            For::Plain | For::Reusing => STEP.1,
+            For::Lent => left.min((RANGE.len() / 2).saturating_sub(len)),
+            For::Plain | For::Reusing => left,
         };
         if most == 0 {
             return false;
@@ -321,6 +323,11 @@ impl PortSpace {
         }
         self.is_short = !is_more;
         is_more || sort.purpose != For::Lent
+    }
+
+    /// True when the service has no descriptors for more ports: a connection for which it has none can only be the kernel's.
+    pub fn holds_most(&self) -> bool {
+        self.held_in_pools() >= self.held_most
     }
 
     /// `count` more connections from `local` to `remote` may come: [`Self::hold_ahead`] is to be called soon.

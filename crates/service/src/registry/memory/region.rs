@@ -30,6 +30,8 @@ pub struct AppRegion {
     pub memory: Arc<Memory>,
     /// Id of the process that the region was made for.
     pub owner: u32,
+    /// User of that process, which pays for the control thread's work for the region; 0 for the service's own.
+    pub uid: u32,
     /// The owner has mapped and sealed it.
     pub sealed: bool,
     /// Bytes that the application was asked to populate (`Push::Grow`) and has not yet; `None`: it was not asked.
@@ -62,6 +64,7 @@ impl AppRegion {
         Ok(Self {
             memory: Arc::new(Memory::new(id, index, region, fd, limits)),
             owner,
+            uid: 0,
             sealed: false,
             growing: None,
             slots: Slots::new(1, slots),
@@ -70,6 +73,14 @@ impl AppRegion {
             counted_at: now,
             charge: None,
         })
+    }
+
+    /// True when the page of that socket block is present: no other block can be in use.
+    pub fn has_block(&self, index: u32) -> bool {
+        let region = self.memory.region();
+        let size = size_of::<SockBlock>() as u64;
+        let start = region.layout().socks as u64 + u64::from(index) * size;
+        self.memory.pages().is_present(&(start..start + size))
     }
 
     /// The socket blocks in pages that are present; no other block can be in use.

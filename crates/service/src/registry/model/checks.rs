@@ -116,6 +116,7 @@ pub fn trusts_agree(r: &Registry) {
         assert!(trust.relay.is_none_or(|relay| r.relays.contains_key(&relay)), "trust {key}: {trust:?}");
         let slot = SlotKey::of_left(&trust.left);
         assert_eq!(r.trusts.at(slot, trust.left.side), Some(key), "not found: {trust:?}");
+        assert!(r.trusts.has_block(&trust.left), "its block is not found: {trust:?}");
         let (pair, region) = (r.pairs.get(slot.region), r.regions.get(&slot.region));
         let is_pairs = pair.is_some_and(|pair| pair.connection(slot.slot).is_some());
         let is_regions = region.is_some_and(|region| region.slots.get(slot.slot).is_some());
@@ -148,7 +149,7 @@ pub fn nothing_is_left(world: &World) {
     assert!(r.regions.is_empty() && r.pairs.ids().is_empty(), "{:?} {:?}", r.regions, r.pairs);
     assert!(r.relays.is_empty(), "{:?}", r.relays);
     assert!(r.listeners.all.is_empty() && r.listeners.stopped.is_empty(), "{:?}", r.listeners);
-    assert!(r.listeners.deferred.due().is_none() && r.held.due().is_none());
+    assert!(r.listeners.deferred.due().is_none() && r.held.due(r.now).is_none());
     assert!(r.trusts.is_empty(), "{:?}", r.trusts);
     assert!(r.ports.kept_ports().is_empty() && !r.keeps_ports());
     assert_eq!(r.indices.used(), 0, "places in the cores' tables");

@@ -111,6 +111,13 @@ impl Program {
         self.registered().id
     }
 
+    /// Its application region: the number, and its mapping.
+    pub fn region(&mut self, world: &mut World) -> (u32, Arc<Mapped>) {
+        self.id(world);
+        let home = self.registered().home.clone();
+        (home.region.layout().params.id as u32, home)
+    }
+
     /// True for a forked child.
     pub fn is_forked(&self) -> bool {
         self.parent.is_some()

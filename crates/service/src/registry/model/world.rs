@@ -49,6 +49,8 @@ pub struct World {
     pub direct: usize,
     /// Messages that processes were sent unasked, by their ids.
     pushes: BTreeMap<u32, Vec<Push>>,
+    /// Time that users were charged with outside their turns.
+    pub spent: BTreeMap<u32, Duration>,
     next_line: u32,
     /// Draws whether the registry sweeps before it hears what the core has done.
     seed: Seed,
@@ -57,9 +59,14 @@ pub struct World {
 impl World {
     /// A service without a port and without applications.
     pub fn new(sharing: Sharing, seed: Seed) -> Self {
+        Self::with_slots(sharing, seed, 64)
+    }
+
+    /// The same with regions of so many slots.
+    pub fn with_slots(sharing: Sharing, seed: Seed, slots: u32) -> Self {
         let options = Options {
             sharing: Some(sharing),
-            region_slots: Some(64),
+            region_slots: Some(slots),
             region_mib: Some(1),
             ..Options::default()
         };
@@ -94,6 +101,7 @@ impl World {
             watched: BTreeMap::new(),
             direct: 0,
             pushes: BTreeMap::new(),
+            spent: BTreeMap::new(),
             next_line: 1,
             seed,
         }
@@ -185,8 +193,8 @@ impl World {
             let has_more = self.registry.hear_exceptions();
             // The core has yet to hear what is said to it now.
             let is_over = self.registry.outputs.is_empty();
+            while !self.registry.take_unheard().is_empty() {}
             self.carry_out();
-            self.registry.unheard.clear();
             if is_over && !(is_busy || has_more) {
                 return;
             }
@@ -194,7 +202,8 @@ impl World {
         panic!("core and registry never come to rest");
     }
 
-    fn carry_out(&mut self) {
+    /// Does what the registry wants done.
+    pub fn carry_out(&mut self) {
         while let Some(output) = self.registry.outputs.take() {
             match output {
                 Output::Push(Pushed { application, context, push, .. }) => {
@@ -218,6 +227,7 @@ impl World {
                     Region::seal(memfd.as_fd()).unwrap();
                     self.registry.pairs.get_mut(region).into_iter().for_each(|pair| pair.note_sealed());
                 }
+                Output::Spent(user, time) => *self.spent.entry(user).or_default() += time,
                 Output::Detach(id, why) => panic!("the honest process {id} is detached: {why}"),
             }
         }

@@ -17,6 +17,9 @@ use std::net::SocketAddr;
 const MISTAKE_LEN: usize = 1024;
 
 /// A refusal. The kernel gets the socket, unless the address is the service's own, which the kernel does not have.
+/// Most listeners of one user at one port number, whatever their addresses: what asks who listens there goes through all of them.
+pub const LISTENERS_MOST: usize = if cfg!(test) { 48 } else { 1024 };
+
 fn refused(is_own: bool, errno: Errno, reason: KernelReason) -> Option<Answer> {
     Some(if is_own { Answer::refused(errno, &reason.to_string()) } else { Answer::kernel(reason) })
 }
@@ -82,6 +85,10 @@ impl Registry {
         let is_own = self.tcp.owns(local.ip());
         if let Err(refusal) = self.policy.may_listen(&subject, local, v6_only) {
             return self.refusal(is_own, &refusal);
+        }
+        let is_new = self.listeners.of_socket(shown.cookie).is_none();
+        if is_new && self.listeners.count_at(local.port(), subject.uid) >= LISTENERS_MOST {
+            return refused(is_own, Errno::NOBUFS, KernelReason::TooManyListeners);
         }
         self.exceeds(&subject, is_own)
     }

@@ -24,6 +24,9 @@ pub struct Alive {
     next: u32,
     /// An epoll set of all sets: readable when a watched socket has reported a hang-up. `None`: hang-ups are not asked for.
     ended: Option<OwnedFd>,
+    /// How many sockets each look was about.
+    #[cfg(test)]
+    pub asked: Vec<usize>,
 }
 
 #[derive(Debug)]
@@ -82,7 +85,15 @@ impl Alive {
     /// Watches nothing yet. With `tells_ends` hang-ups of the sockets can be heard.
     pub fn open(tells_ends: bool) -> rustix::io::Result<Self> {
         let ended = tells_ends.then(|| epoll::create(epoll::CreateFlags::CLOEXEC)).transpose()?;
-        Ok(Self { sets: BTreeMap::new(), places: HashMap::new(), users: HashMap::new(), next: 0, ended })
+        Ok(Self {
+            sets: BTreeMap::new(),
+            places: HashMap::new(),
+            users: HashMap::new(),
+            next: 0,
+            ended,
+            #[cfg(test)]
+            asked: Vec::new(),
+        })
     }
 
     /// The descriptor that is readable when a socket has reported a hang-up.
@@ -193,6 +204,8 @@ impl Alive {
     /// Returns those of `cookies` that no process has an open descriptor of any more. Empty where the kernel shows no `fdinfo`. Looks into
     /// as many sets as there are cookies at most.
     pub fn forsaken(&mut self, cookies: &[u64]) -> HashSet<u64> {
+        #[cfg(test)]
+        self.asked.push(cookies.len());
         let sets: HashSet<u32> =
             cookies.iter().filter_map(|cookie| self.places.get(cookie).copied()).collect();
         sets.iter().for_each(|id| self.look_at(*id));

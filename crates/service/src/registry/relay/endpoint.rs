@@ -172,7 +172,7 @@ impl Place {
     pub fn check(&self, ring: Ring, spans: &[(usize, usize); 2]) -> Result<(), Violation> {
         let violation = Err(Violation::Ring(ring.packed()));
         match &self.other {
-            Other::Application(memory) => memory.check_ring(ring),
+            Other::Application(memory) => memory.check_ring(ring, spans),
             Other::Service(memory, _) if ring.offset() + ring.size() <= memory.area.lendable() => Ok(()),
             Other::Service(..) => violation,
             Other::Party(region, fd, _) => {

@@ -1,5 +1,7 @@
 use super::*;
+use rustix::event::Timespec;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, sendmsg};
+use std::io::Write;
 use std::os::unix::net::UnixDatagram;
 use tempfile::TempDir;
 
@@ -28,9 +30,14 @@ fn agent(folder: &TempDir) -> UnixDatagram {
     agent
 }
 
+/// A set that nothing is watched in yet.
+fn set() -> OwnedFd {
+    epoll::create(epoll::CreateFlags::CLOEXEC).unwrap()
+}
+
 fn heard(socket: &mut AgentSocket) -> Vec<(String, u32, Vec<u8>)> {
     let mut all = Vec::new();
-    socket.receive(&mut |sender, bytes| {
+    socket.receive(set().as_fd(), &mut |sender, bytes| {
         let name = String::from_utf8_lossy(sender.address).rsplit('/').next().unwrap_or_default().to_owned();
         assert_eq!(sender.uid, rustix::process::geteuid().as_raw());
         all.push((name, sender.pid, bytes.to_vec()));
@@ -76,6 +83,52 @@ fn a_datagram_with_descriptors_is_dropped_and_what_follows_is_read() {
         std::thread::yield_now();
     }
     assert_eq!(all.iter().map(|(.., bytes)| bytes.as_slice()).collect::<Vec<_>>(), [b"after it"]);
+}
+
+/// A TCP socket the closing of which waits until its peer has read, and the peer.
+fn lingering() -> (OwnedFd, std::net::TcpStream) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut full = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (peer, _) = listener.accept().unwrap();
+    full.set_nonblocking(true).unwrap();
+    while full.write(&[0; 1 << 16]).is_ok() {}
+    sockopt::set_socket_linger(&full, Some(std::time::Duration::from_secs(600))).unwrap();
+    (full.into(), peer)
+}
+
+#[test]
+fn while_a_descriptor_takes_long_to_close_the_socket_wakes_nobody() {
+    let folder = folder(0o700);
+    let (mut socket, set) = (open(&folder).unwrap(), set());
+    socket.join(set.as_fd()).unwrap();
+    let agent = agent(&folder);
+    let (fd, mut peer) = lingering();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let fds = [fd.as_fd()];
+    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
+    sendmsg(&agent, &[rustix::io::IoSlice::new(b"with it")], &mut ancillary, SendFlags::empty()).unwrap();
+    drop(fd);
+    agent.send(b"after it").unwrap();
+    let mut events = Vec::with_capacity(8);
+    let mut ready = |wait: Option<&Timespec>| {
+        events.clear();
+        epoll::wait(&set, rustix::buffer::spare_capacity(&mut events), wait).unwrap()
+    };
+    let mut taken = 0;
+    assert!(ready(None) > 0);
+    socket.receive(set.as_fd(), &mut |_, _| taken += 1);
+    for _ in 0..3 {
+        assert_eq!(ready(Some(&Timespec::default())), 0, "its thread is at work");
+        socket.receive(set.as_fd(), &mut |_, _| taken += 1);
+    }
+    assert_eq!(taken, 0);
+    // The peer reads until the closing is over.
+    std::thread::spawn(move || std::io::copy(&mut peer, &mut std::io::sink()));
+    while taken == 0 {
+        assert!(ready(None) > 0);
+        socket.receive(set.as_fd(), &mut |_, _| taken += 1);
+    }
 }
 
 #[test]
@@ -126,13 +179,13 @@ fn a_flood_takes_no_more_than_a_turn() {
     agent.set_nonblocking(true).unwrap();
     let mut taken = 0;
     // The sender goes on while it is read: only the bound ends a turn.
-    socket.receive(&mut |_, _| {
+    socket.receive(set().as_fd(), &mut |_, _| {
         taken += 1;
         while agent.send(b"flood").is_ok() {}
     });
     assert_eq!(taken, 0, "nothing had been sent");
     while agent.send(b"flood").is_ok() {}
-    socket.receive(&mut |_, _| {
+    socket.receive(set().as_fd(), &mut |_, _| {
         taken += 1;
         while agent.send(b"flood").is_ok() {}
     });

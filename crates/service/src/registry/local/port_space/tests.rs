@@ -138,7 +138,7 @@ fn connections_share_no_port_while_few_are_held() {
 fn a_connection_costs_the_same_beside_many_others() {
     let (local, now): (IpAddr, _) = ("127.0.0.1".parse().unwrap(), Instant::now());
     let sort = Sort { is_ipv6: false, purpose: For::Plain };
-    let mut ports = PortSpace { held_most: 256, ..PortSpace::default() };
+    let mut ports = PortSpace { held_most: 1024, ..PortSpace::default() };
     let looked_at = std::cell::Cell::new(0);
     let is_live = |_: &Ends, _: Origin| {
         looked_at.set(looked_at.get() + 1);
@@ -321,4 +321,24 @@ fn ports_are_looked_for_window_after_window() {
         second.port
     );
     assert!(window > *RANGE.start() && window < 60_992);
+}
+
+#[test]
+fn the_ports_of_every_purpose_leave_half_of_the_descriptors_to_others() {
+    let local: IpAddr = "127.0.0.1".parse().unwrap();
+    let [a, b]: [SocketAddr; 2] = ["127.0.0.1:80", "127.0.0.1:81"].map(|at| at.parse().unwrap());
+    for purpose in [For::Plain, For::Reusing, For::Lent] {
+        let mut ports = PortSpace::with_most(40);
+        let sort = Sort { is_ipv6: false, purpose };
+        assert_eq!([ports.hold_more(sort), ports.hold_more(sort)], [true; 2]);
+        assert_eq!((ports.held(), ports.holds_most()), (40, true), "{purpose:?}");
+        assert!(!ports.hold_more(sort) && ports.held() == 40, "{purpose:?}");
+        let find = |ports: &mut PortSpace, to| ports.find_held(sort, local, to, Instant::now(), |_, _| true);
+        for _ in 0..40 {
+            let port = find(&mut ports, a).unwrap();
+            ports.take([SocketAddr::new(local, port), a], Origin::Relay(1));
+        }
+        assert_eq!(find(&mut ports, a), None, "one destination has a port once");
+        assert!(find(&mut ports, b).is_some(), "another destination shares them");
+    }
 }

@@ -1,0 +1,98 @@
+//! What one user can make the registry do: bounds that hold whatever programs ask for.
+
+use super::program::Program;
+use super::world::World;
+use crate::config::Sharing;
+use crate::registry::Answer;
+use crate::registry::listen::table::Holders;
+use crate::registry::local::port_space::PortSpace;
+use crate::registry::policy::permission::LISTENERS_MOST;
+use base::Seed;
+use control::{KernelReason, Reply, Request};
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, SocketType, bind, listen, socket, sockopt};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+const USER: u32 = 1000;
+
+/// A world, a registered program that listens, its address, and the socket.
+fn listening() -> (World, Program, SocketAddr, OwnedFd) {
+    let mut world = World::new(Sharing::Always, Seed::new(1));
+    let mut server = Program::new(11, USER);
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    let socket = OwnedFd::from(socket);
+    server.listen(&mut world, 1, 8, &socket);
+    (world, server, address, socket)
+}
+
+#[test]
+fn a_connection_for_which_no_port_may_be_held_is_the_kernels() {
+    let (mut world, _server, address, _socket) = listening();
+    world.registry.ports = PortSpace::with_most(0);
+    let answer = Program::new(12, USER).connect(&mut world, address);
+    let reason = KernelReason::ServiceDescriptors;
+    assert!(answer.is_err_and(|reply| reply == Reply::Kernel { reason }));
+    world.registry.ports = PortSpace::with_most(1);
+    assert!(Program::new(13, USER).connect(&mut world, address).is_ok());
+}
+
+/// A socket that listens with `SO_REUSEPORT`.
+fn shared(at: SocketAddr) -> OwnedFd {
+    let fd = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    sockopt::set_socket_reuseport(&fd, true).unwrap();
+    bind(&fd, &at).unwrap();
+    listen(&fd, 8).unwrap();
+    fd
+}
+
+/// The address of a socket.
+fn address_of(fd: &OwnedFd) -> SocketAddr {
+    rustix::net::getsockname(fd).unwrap().try_into().unwrap()
+}
+
+#[test]
+fn of_very_many_listeners_at_one_place_some_are_asked_about_at_once() {
+    let (mut world, mut server, _, _) = listening();
+    let mut sockets = vec![shared("127.0.0.1:0".parse().unwrap())];
+    let at = address_of(&sockets[0]);
+    sockets.extend((0..LISTENERS_MOST).map(|_| shared(at)));
+    let mut listen = |world: &mut World, i: usize| server.listen(world, 2 + i as u32, 8, &sockets[i]);
+    for i in 0..LISTENERS_MOST - 1 {
+        assert!(matches!(listen(&mut world, i), Reply::Listening { .. }), "{i}");
+    }
+    world.registry.listeners.alive.asked.clear();
+    assert!(matches!(listen(&mut world, LISTENERS_MOST - 1), Reply::Listening { .. }));
+    let reason = KernelReason::TooManyListeners;
+    assert_eq!(listen(&mut world, LISTENERS_MOST), Reply::Kernel { reason }, "the kernel has it");
+    let known: Vec<u32> = world.registry.listeners.at_port(at.port());
+    assert_eq!(known.len(), LISTENERS_MOST);
+    // No process certainly accepts: each choice asks the kernel.
+    world.registry.listeners.all.values_mut().for_each(|listener| listener.holders = Holders::default());
+    world.registry.choose(&known);
+    let asked = std::mem::take(&mut world.registry.listeners.alive.asked);
+    assert!(asked.iter().any(|count| *count > 1) && asked.iter().all(|count| *count <= 32), "{asked:?}");
+    drop(sockets);
+    world.advance(Duration::from_secs(1));
+    assert!(world.registry.listeners.at_port(at.port()).is_empty(), "the rounds find the others");
+}
+
+#[test]
+fn messages_that_come_without_end_cause_no_look_at_all_processes_each() {
+    let (mut world, mut server, ..) = listening();
+    let id = server.id(&mut world);
+    let (_, home) = server.region(&mut world);
+    world.advance(Duration::from_secs(1));
+    let before = world.registry.timers.reaps;
+    for holder in 1..60u8 {
+        home.region.header().holders_taken.fetch_or(1 << holder, Ordering::SeqCst);
+        let answer = world.registry.request(id, Request::NoChild { holder }, None);
+        assert!(matches!(answer, Answer::Silent), "{answer:?}");
+        world.registry.handle_timers();
+    }
+    assert!(world.registry.timers.reaps - before <= 1, "{}", world.registry.timers.reaps - before);
+    world.advance(Duration::from_secs(1));
+    assert_eq!(world.registry.timers.reaps - before, 2, "what the later messages have ended is found");
+}
