@@ -55,6 +55,61 @@ static void send_and_hear(int from, int to, int times) {
     printf("silent %d %s\n", poll(&p, 1, 0), said(report(from, &e, &level, &kind, &flags)));
 }
 
+static pid_t waiting;
+static long result;
+
+/* True once the thread sleeps. One that goes round and round never does. */
+static int falls_asleep(void) {
+    char path[64], text[512];
+    for (int i = 0; i < 20000; i++, usleep(1000)) {
+        snprintf(path, sizeof path, "/proc/self/task/%d/stat", __atomic_load_n(&waiting, __ATOMIC_SEQ_CST));
+        FILE *f = fopen(path, "r");
+        size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+        if (f)
+            fclose(f);
+        text[n] = 0;
+        if (strstr(text, ") S "))
+            return 1;
+    }
+    return 0;
+}
+
+static void *receives(void *fd) {
+    char b[8];
+    __atomic_store_n(&waiting, gettid(), __ATOMIC_SEQ_CST);
+    result = recv(*(int *)fd, b, sizeof b, 0);
+    return NULL;
+}
+
+static char many[1 << 20];
+
+static void *sends(void *fd) {
+    __atomic_store_n(&waiting, gettid(), __ATOMIC_SEQ_CST);
+    result = send(*(int *)fd, many, 1000, 0);
+    return NULL;
+}
+
+/* A notice that nobody has taken ends no call that waits, as poll's answer might suggest. */
+static void waits_beside_a_notice(int fd, int other) {
+    struct pollfd p = {.fd = fd};
+    pthread_t t;
+    __atomic_store_n(&waiting, 0, __ATOMIC_SEQ_CST);
+    CHECK(send(fd, "z", 1, MSG_ZEROCOPY) == 1 && recv(other, many, 1, 0) == 1);
+    CHECK(poll(&p, 1, 5000) == 1 && p.revents == POLLERR);
+    CHECK(pthread_create(&t, NULL, receives, &fd) == 0);
+    int sleeps = falls_asleep();
+    CHECK(send(other, "late", 4, 0) == 4 && pthread_join(t, NULL) == 0);
+    printf("recv sleeps %d and returns %ld\n", sleeps, result);
+    while (send(fd, many, sizeof many, MSG_DONTWAIT) > 0)
+        ;
+    __atomic_store_n(&waiting, 0, __ATOMIC_SEQ_CST);
+    CHECK(pthread_create(&t, NULL, sends, &fd) == 0);
+    sleeps = falls_asleep();
+    while (recv(other, many, sizeof many, MSG_DONTWAIT) > 0 || pthread_tryjoin_np(t, NULL) != 0)
+        ;
+    printf("send sleeps %d and returns %ld\n", sleeps, result);
+}
+
 int main(void) {
     int f[2], on = 1;
     struct sockaddr_in at;
@@ -84,5 +139,6 @@ int main(void) {
     s = accept(l, NULL, NULL);
     CHECK(s >= 0);
     send_and_hear(c, s, 3);
+    waits_beside_a_notice(c, s);
     return 0;
 }

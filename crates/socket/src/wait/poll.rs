@@ -108,7 +108,7 @@ fn mixed(
         for (i, party) in ours.each() {
             // A set is only readable or not, so it is filtered here; a socket filters by its own wanted bits.
             let asked = match party {
-                Party::Sock(..) | Party::Acceptor(_) | Party::Reader(..) => u32::MAX,
+                Party::Sock(..) | Party::Acceptor(_) | Party::Caller(..) => u32::MAX,
                 Party::Set(_) => u32::from(fds[i].events as u16),
             };
             fds[i].revents |= (party.ready() & asked) as u16 as i16;
