@@ -42,7 +42,7 @@ const YIELD: Duration = Duration::from_millis(5);
 /// One accelerated object that a thread waits for.
 #[derive(Debug)]
 pub enum Party {
-    /// A socket and the readiness wanted of it.
+    /// A socket and the bits of readiness that end the wait.
     Sock(Arc<Sock>, u32),
     /// A listener, of a thread that accepts: of several that sleep one is woken.
     Acceptor(Arc<Sock>),
@@ -60,7 +60,7 @@ impl Party {
     pub fn ready(&self) -> u32 {
         match self {
             Self::Sock(sock, _) if sock.is_closed() => libc::POLLNVAL as u32,
-            Self::Sock(sock, wanted) => sock.readiness() & (wanted | ready::ALWAYS),
+            Self::Sock(sock, wanted) => sock.readiness() & wanted,
             Self::Acceptor(sock) if sock.is_closed() => libc::POLLNVAL as u32,
             Self::Acceptor(sock) => sock.readiness() & ready::IN,
             Self::Caller(sock, call) => {
@@ -527,5 +527,21 @@ pub fn sent(link: &Endpoint, limit: Duration) {
             return;
         }
         sys::pause(BLIND);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn past_its_limit_a_call_is_tried_once_more_whatever_its_socket_is_ready_for() {
+        let sock = Sock::new(libc::AF_INET, false);
+        let soon =
+            |sleep| for_party(&sock, sleep, Patience::until(Some(Instant::now() + Duration::from_secs(600))));
+        assert_eq!(soon(|_, _| Ok(0)), Ok(false), "woken before");
+        let limit = Some(Instant::now());
+        assert_eq!(for_party(&sock, |_, _| unreachable!(), Patience::until(limit)), Ok(true));
+        assert_eq!(for_party(&sock, |_, _| Ok(0), Patience::until(None)), Ok(false));
     }
 }

@@ -55,28 +55,11 @@ static void send_and_hear(int from, int to, int times) {
     printf("silent %d %s\n", poll(&p, 1, 0), said(report(from, &e, &level, &kind, &flags)));
 }
 
-static pid_t waiting;
 static long result;
-
-/* True once the thread sleeps. One that goes round and round never does. */
-static int falls_asleep(void) {
-    char path[64], text[512];
-    for (int i = 0; i < 20000; i++, usleep(1000)) {
-        snprintf(path, sizeof path, "/proc/self/task/%d/stat", __atomic_load_n(&waiting, __ATOMIC_SEQ_CST));
-        FILE *f = fopen(path, "r");
-        size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
-        if (f)
-            fclose(f);
-        text[n] = 0;
-        if (strstr(text, ") S "))
-            return 1;
-    }
-    return 0;
-}
 
 static void *receives(void *fd) {
     char b[8];
-    __atomic_store_n(&waiting, gettid(), __ATOMIC_SEQ_CST);
+    begins_to_wait();
     result = recv(*(int *)fd, b, sizeof b, 0);
     return NULL;
 }
@@ -84,25 +67,36 @@ static void *receives(void *fd) {
 static char many[1 << 20];
 
 static void *sends(void *fd) {
-    __atomic_store_n(&waiting, gettid(), __ATOMIC_SEQ_CST);
+    begins_to_wait();
     result = send(*(int *)fd, many, 1000, 0);
     return NULL;
 }
 
-/* A notice that nobody has taken ends no call that waits, as poll's answer might suggest. */
+static void *selects(void *fd) {
+    fd_set urgent;
+    FD_ZERO(&urgent);
+    FD_SET(*(int *)fd, &urgent);
+    begins_to_wait();
+    result = select(*(int *)fd + 1, NULL, NULL, &urgent, NULL);
+    return NULL;
+}
+
+/* A notice that the program has not taken ends no call that waits for something else. */
 static void waits_beside_a_notice(int fd, int other) {
     struct pollfd p = {.fd = fd};
     pthread_t t;
-    __atomic_store_n(&waiting, 0, __ATOMIC_SEQ_CST);
     CHECK(send(fd, "z", 1, MSG_ZEROCOPY) == 1 && recv(other, many, 1, 0) == 1);
     CHECK(poll(&p, 1, 5000) == 1 && p.revents == POLLERR);
     CHECK(pthread_create(&t, NULL, receives, &fd) == 0);
     int sleeps = falls_asleep();
     CHECK(send(other, "late", 4, 0) == 4 && pthread_join(t, NULL) == 0);
     printf("recv sleeps %d and returns %ld\n", sleeps, result);
+    CHECK(pthread_create(&t, NULL, selects, &fd) == 0);
+    sleeps = falls_asleep();
+    CHECK(send(other, "u", 1, MSG_OOB) == 1 && pthread_join(t, NULL) == 0);
+    printf("select sleeps %d and returns %ld\n", sleeps, result);
     while (send(fd, many, sizeof many, MSG_DONTWAIT) > 0)
         ;
-    __atomic_store_n(&waiting, 0, __ATOMIC_SEQ_CST);
     CHECK(pthread_create(&t, NULL, sends, &fd) == 0);
     sleeps = falls_asleep();
     while (recv(other, many, sizeof many, MSG_DONTWAIT) > 0 || pthread_tryjoin_np(t, NULL) != 0)
