@@ -9,6 +9,7 @@ pub(crate) mod control_socket;
 pub(crate) mod helpers;
 pub(crate) mod net_port;
 pub(crate) mod places;
+pub(crate) mod pushes;
 pub(crate) mod turns;
 
 use crate::config::Config;
@@ -32,7 +33,7 @@ use crate::registry::scaling::{Scaling, Way};
 use crate::registry::tcp::{self, Tcp};
 use crate::registry::{Answer, Registry, Watch};
 use crate::{ServiceError, privilege, sys, threads};
-use control::{KernelReason, Line, LineError, Request, ToApplication, ToService};
+use control::{KernelReason, Line, Request, ToService};
 use elastic::load::Loads;
 use fastpath::Others;
 use queue::Doorbell;
@@ -357,6 +358,10 @@ impl Service {
                     Err(answer) => *answer,
                 }
             }
+            // A message that wants no answer.
+            request if number == 0 && self.registry.is_registered(id) => {
+                self.registry.heed(id, request, shown.as_ref())
+            }
             request if self.registry.is_registered(id) => self.registry.request(id, request, shown.as_ref()),
             request => {
                 let answer = self.registry.hello(id, who, request);
@@ -398,26 +403,6 @@ impl Service {
         }
         self.attend(id, Attention::Messages);
         self.answer(Asker { id, number }, answer);
-    }
-
-    /// Sends the answer to a request. An offender is detached.
-    pub(crate) fn answer(&mut self, Asker { id, number }: Asker, answer: Answer) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
-        let line = peer.line.clone();
-        match answer {
-            Answer::Offence(reason) => self.detach(id, &reason),
-            Answer::Reply(reply, fds) if number != 0 => {
-                peer.unread |= !fds.is_empty();
-                let fds: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
-                let sent = line.send(&ToApplication::Reply(number, reply), &fds, false);
-                if let Err(e @ (LineError::WouldBlock | LineError::Os(_) | LineError::Garbled)) = sent {
-                    self.detach(id, &format!("its reply cannot be sent: {e}"));
-                }
-            }
-            Answer::Reply(..) | Answer::Silent => {}
-            // A helper keeps each socket that may be watched: see `release`.
-            Answer::Watch(..) => self.detach(id, "it showed a socket that no helper keeps"),
-        }
     }
 
     /// Has a helper read the policy again; its answer follows when the helper has read it.
@@ -475,7 +460,7 @@ impl Service {
     pub(crate) fn carry_out(&mut self) {
         while let Some(output) = self.registry.next_output() {
             match output {
-                Output::Push(pushed) => self.push(pushed),
+                Output::Push(Pushed { application, push, fd }) => self.push(application, push, fd),
                 // Edge-triggered and never read: the application shares the descriptor and could make a read block.
                 Output::Watch(region, waker) => {
                     let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
@@ -494,20 +479,6 @@ impl Service {
                 }
                 Output::Detach(id, reason) => self.detach(id, &reason),
             }
-        }
-    }
-
-    /// Sends a message without a request. An application that does not read its control line is detached.
-    fn push(&mut self, Pushed { application, context, push, fd }: Pushed) {
-        let Some(line) = self.peers.get(&application).map(|peer| peer.line.clone()) else { return };
-        let fd = fd.as_ref().map(|fd| fd.as_fd());
-        let sent = line.send(&ToApplication::Push(push), fd.as_slice(), false);
-        self.registry.tell_pushed(application, context);
-        match sent {
-            // The hang-up of a closed line is handled elsewhere.
-            Ok(()) | Err(LineError::Closed) => {}
-            Err(LineError::WouldBlock) => self.detach(application, "it does not read its control socket"),
-            Err(e) => self.detach(application, &e.to_string()),
         }
     }
 

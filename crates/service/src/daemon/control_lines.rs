@@ -3,6 +3,7 @@
 
 use crate::daemon::administrators::is_administrator;
 use crate::daemon::helpers::{self, Asker, Done, Message};
+use crate::daemon::pushes::{Owed, SEND_BUFFER};
 use crate::daemon::{DEAF, LINES, LISTENING, Service};
 use crate::registry::Answer;
 use crate::registry::log_limit::log_for;
@@ -55,6 +56,10 @@ pub struct Peer {
     /// An answer with descriptors was sent, and may not have been read yet. Until it is, no further request that has an answer is carried
     /// out: each line has at most one such answer under way.
     pub unread: bool,
+    /// Messages with descriptors were sent since all had been read.
+    pub may_have_unread: bool,
+    /// What it has still to be told unasked.
+    pub owed: Owed,
     /// The answer to its request of this number, until the helper has closed the descriptor that it has shown.
     pub withheld: Option<(u32, Answer)>,
     /// For the line.
@@ -66,6 +71,8 @@ pub struct Peer {
 pub enum Attention {
     /// Messages, and its end.
     Messages,
+    /// The same, and that it has room: something is owed to it.
+    MessagesAndRoom,
     /// Nothing: a helper has it.
     Nothing,
     /// Its end alone: a report is being made for it.
@@ -84,6 +91,8 @@ impl Peer {
             ready: None,
             report: None,
             unread: false,
+            may_have_unread: false,
+            owed: Owed::default(),
             withheld: None,
             _charge: charge,
         }
@@ -101,6 +110,7 @@ impl Attention {
         use epoll::EventFlags;
         match self {
             Self::Messages => EventFlags::IN | EventFlags::RDHUP,
+            Self::MessagesAndRoom => EventFlags::IN | EventFlags::RDHUP | EventFlags::OUT,
             Self::Nothing => EventFlags::empty(),
             Self::End => EventFlags::ET,
             // Edge-triggered: the kernel reports each message that is read, while there is room for more.
@@ -195,6 +205,8 @@ impl Service {
     }
 
     fn add_peer(&mut self, fd: OwnedFd, who: Credentials, charge: Charge) {
+        // With the usual size more messages lie unread.
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&fd, SEND_BUFFER);
         let id = self.next_peer;
         self.next_peer = self.next_peer.checked_add(1).unwrap_or(1);
         let line = Arc::new(Line::new(fd));
@@ -206,9 +218,16 @@ impl Service {
         }
     }
 
-    /// From now on this is heard of a line.
+    /// From now on this is heard of a line; with its messages that it has room, while something is owed to it.
     pub(crate) fn attend(&mut self, id: u32, attention: Attention) {
-        let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.attention != attention) else { return };
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let attention = match attention {
+            Attention::Messages if !peer.owed.is_empty() => Attention::MessagesAndRoom,
+            attention => attention,
+        };
+        if peer.attention == attention {
+            return;
+        }
         let data = epoll::EventData::new_u64(LINES | u64::from(id));
         let line = peer.line.as_fd();
         let done = match (peer.attention, attention) {
@@ -270,6 +289,11 @@ impl Service {
             }
             Attention::Reading => {}
             Attention::Messages => self.line_event(id),
+            Attention::MessagesAndRoom => {
+                self.say_owed(id);
+                self.attend(id, Attention::Messages);
+                self.line_event(id);
+            }
         }
     }
 

@@ -13,6 +13,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 const OWN: usize = 128;
 /// A user may have so many times what is free.
 const SHARE: usize = 3;
+/// Most descriptors in flight to a control line by messages that answer no request, as far as its buffer for sending bounds them. One unread answer
+/// has no more, but for that with an application region, which pays for itself. The kernel counts what is in flight against the same limit.
+pub const IN_FLIGHT: usize = 6;
 /// The limit where the kernel names none.
 const UNLIMITED: usize = 1 << 20;
 
