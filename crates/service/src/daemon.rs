@@ -3,21 +3,26 @@
 
 pub(crate) mod address_claim;
 mod administrators;
+mod arrivals;
 pub(crate) mod clock;
+pub(crate) mod closing;
 pub(crate) mod control_lines;
 pub(crate) mod control_socket;
 pub(crate) mod helpers;
 pub(crate) mod net_port;
 pub(crate) mod places;
 pub(crate) mod pushes;
+mod reports;
 pub(crate) mod turns;
 
 use crate::config::Config;
 use crate::config::channels::Settings;
 use crate::cores::wakers::{Wakers, new_eventfd, write_eventfd};
 use crate::cores::{Common, Core};
+use crate::daemon::arrivals::Arrivals;
 use crate::daemon::clock::Clock;
-use crate::daemon::control_lines::{ACCEPTS, Attention, Peer};
+use crate::daemon::closing::Closing;
+use crate::daemon::control_lines::{Attention, Peer};
 use crate::daemon::control_socket::Listening;
 use crate::daemon::helpers::{Asker, Helpers, Job, Message, SERVICE};
 use crate::daemon::places::Places;
@@ -33,7 +38,7 @@ use crate::registry::scaling::{Scaling, Way};
 use crate::registry::tcp::{self, Tcp};
 use crate::registry::{Answer, Registry, Watch};
 use crate::{ServiceError, privilege, sys, threads};
-use control::{KernelReason, Line, Request, ToService};
+use control::{KernelReason, Request, ToService};
 use elastic::load::Loads;
 use fastpath::Others;
 use queue::Doorbell;
@@ -65,6 +70,7 @@ const HELPERS: u64 = 3;
 const LISTENERS: u64 = 4;
 const AGENTS: u64 = 5;
 const WAKERS: u64 = 2 << 32;
+pub(crate) const SHUT: u64 = 3 << 32;
 
 /// A service that is ready to be run.
 #[derive(Debug)]
@@ -76,9 +82,14 @@ pub struct Service {
     pub(crate) next_peer: u32,
     /// Threads for calls that an application can make wait.
     pub(crate) helpers: Helpers,
-    /// Control lines that are to be closed, with their users.
-    pub(crate) closing: Vec<(Arc<Line>, u32)>,
+    /// Control lines that are to be closed.
+    pub(crate) closing: Vec<Closing>,
+    /// Lines that are shut, and wait until what was sent is read.
+    pub(crate) shut: HashMap<u32, Closing>,
+    pub(crate) next_shut: u32,
     pub(crate) registry: Registry,
+    /// How fast users make lines.
+    pub(crate) arrivals: Arrivals,
     /// The lines that have work, and whose turn it is.
     pub(crate) turns: Turns,
     /// The reports that are being made.
@@ -186,7 +197,10 @@ impl Service {
             next_peer: 1,
             helpers,
             closing: Vec::new(),
+            shut: HashMap::new(),
+            next_shut: 0,
             registry,
+            arrivals: Arrivals::default(),
             turns: Turns::default(),
             places: Places::default(),
             deaf_until: None,
@@ -243,6 +257,7 @@ impl Service {
                 match (token & !u64::from(u32::MAX), token as u32) {
                     (LINES, id) => self.line_woken(id),
                     (WAKERS, region) => self.slow_path_woken(region),
+                    (SHUT, id) => self.shut_line_woken(id),
                     _ if token == LISTENING => has_new_lines = true,
                     _ if token == CORES => self.hear_cores(),
                     // `hear_helpers` below takes the results.
@@ -257,7 +272,7 @@ impl Service {
             // After the lines: one whose hello has come is not closed to make room.
             if has_new_lines {
                 self.registry.begin(Part::Requests);
-                self.accept(ACCEPTS);
+                self.accept();
             }
             for region in self.registry.take_unheard() {
                 self.slow_path_woken(region);
@@ -426,11 +441,13 @@ impl Service {
         let Some(peer) = self.peers.remove(&id) else { return };
         let _ = epoll::delete(&self.epoll, peer.line.as_fd());
         self.helpers.release(id, None, Instant::now());
-        self.leave_place(peer.who.uid, id);
+        self.leave_place(peer.who.user(), id);
+        self.empty_text(id, peer.who.user());
         let was_application = self.registry.is_registered(id);
         self.depart(id, offender);
-        self.closing.push((peer.line, peer.who.uid));
-        if self.registry.config().private && !self.registry.has_applications() && !peer.asked {
+        let has_asked = peer.asked;
+        self.closing.push(peer.into());
+        if self.registry.config().private && !self.registry.has_applications() && !has_asked {
             // A line that closed without a hello: a program that only checked whether the service is up; it will connect again.
             let grace = if was_application { GRACE.0 } else { GRACE.1 };
             let at = Instant::now() + grace;
@@ -473,9 +490,9 @@ impl Service {
                 Output::Wake(eventfd) => write_eventfd(eventfd.as_fd()),
                 Output::Command(core, command) => self.registry.pass_on(core, command),
                 Output::Seal { application, region, memfd } => {
-                    let uid = self.peers.get(&application).map_or(0, |peer| peer.who.uid);
+                    let user = self.peers.get(&application).map_or(SERVICE, |peer| peer.who.user());
                     // A region that is not sealed works all the same.
-                    let _ = self.helpers.ask(uid, Job::Seal(region, memfd), self.registry.now());
+                    let _ = self.helpers.ask(user, Job::Seal(region, memfd), self.registry.now());
                 }
                 Output::Detach(id, reason) => self.detach(id, &reason),
             }

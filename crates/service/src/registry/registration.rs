@@ -40,6 +40,22 @@ pub struct Credentials {
     pub is_administrator: bool,
 }
 
+/// Whom the service's work is for. Root of a container may have the number of the host's root, and is another user.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct User {
+    /// The user's number.
+    pub uid: u32,
+    /// See [`Credentials`].
+    pub is_administrator: bool,
+}
+
+impl Credentials {
+    /// The user at the other end.
+    pub const fn user(&self) -> User {
+        User { uid: self.uid, is_administrator: self.is_administrator }
+    }
+}
+
 /// The place of a process in its family.
 struct Descent {
     /// Ids of its ancestors by fork, the oldest first.

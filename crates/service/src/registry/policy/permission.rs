@@ -64,6 +64,11 @@ impl Registry {
         self.descriptors.charge(payer, count, self.ports.held())
     }
 
+    /// Charges the user with a line that is closed as soon as can be.
+    pub fn charge_closing(&mut self, who: Credentials) -> Charge {
+        self.descriptors.charge_anyway(Payer { uid: who.uid, has_share: !who.is_administrator })
+    }
+
     /// Charges the user of a process. `None`: it has its share.
     pub fn charge(&mut self, application: u32, count: usize) -> Option<Charge> {
         let who = self.applications.get(&application)?.payer();
