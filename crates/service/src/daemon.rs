@@ -3,20 +3,26 @@
 
 pub(crate) mod address_claim;
 mod administrators;
+mod arrivals;
 pub(crate) mod clock;
+pub(crate) mod closing;
 pub(crate) mod control_lines;
 pub(crate) mod control_socket;
 pub(crate) mod helpers;
 pub(crate) mod net_port;
 pub(crate) mod places;
+pub(crate) mod pushes;
+mod reports;
 pub(crate) mod turns;
 
 use crate::config::Config;
 use crate::config::channels::Settings;
 use crate::cores::wakers::{Wakers, new_eventfd, write_eventfd};
 use crate::cores::{Common, Core};
+use crate::daemon::arrivals::Arrivals;
 use crate::daemon::clock::Clock;
-use crate::daemon::control_lines::{ACCEPTS, Attention, Peer};
+use crate::daemon::closing::Closing;
+use crate::daemon::control_lines::{Attention, Peer};
 use crate::daemon::control_socket::Listening;
 use crate::daemon::helpers::{Asker, Helpers, Job, Message, SERVICE};
 use crate::daemon::places::Places;
@@ -25,14 +31,14 @@ use crate::registry::agents::Agents;
 use crate::registry::log_limit::log_for;
 use crate::registry::output::{Output, Pushed};
 use crate::registry::process::fd_liveness::Watched;
-use crate::registry::registration::Credentials;
+use crate::registry::registration::{Credentials, User};
 use crate::registry::report::profile_switch::{Counting, Part};
 use crate::registry::scaling::machine::Machine;
 use crate::registry::scaling::{Scaling, Way};
 use crate::registry::tcp::{self, Tcp};
 use crate::registry::{Answer, Registry, Watch};
 use crate::{ServiceError, privilege, sys, threads};
-use control::{KernelReason, Line, LineError, Request, ToApplication, ToService};
+use control::{KernelReason, Request, ToService};
 use elastic::load::Loads;
 use fastpath::Others;
 use queue::Doorbell;
@@ -66,6 +72,7 @@ const HELPERS: u64 = 3;
 const LISTENERS: u64 = 4;
 const AGENTS: u64 = 5;
 const WAKERS: u64 = 2 << 32;
+pub(crate) const SHUT: u64 = 3 << 32;
 
 /// A service that is ready to be run.
 #[derive(Debug)]
@@ -77,9 +84,14 @@ pub struct Service {
     pub(crate) next_peer: u32,
     /// Threads for calls that an application can make wait.
     pub(crate) helpers: Helpers,
-    /// Control lines that are to be closed, with their users.
-    pub(crate) closing: Vec<(Arc<Line>, u32)>,
+    /// Control lines that are to be closed.
+    pub(crate) closing: Vec<Closing>,
+    /// Lines that are shut, and wait until what was sent is read.
+    pub(crate) shut: HashMap<u32, Closing>,
+    pub(crate) next_shut: u32,
     pub(crate) registry: Registry,
+    /// How fast users make lines.
+    pub(crate) arrivals: Arrivals,
     /// The lines that have work, and whose turn it is.
     pub(crate) turns: Turns,
     /// The reports that are being made.
@@ -187,7 +199,10 @@ impl Service {
             next_peer: 1,
             helpers,
             closing: Vec::new(),
+            shut: HashMap::new(),
+            next_shut: 0,
             registry,
+            arrivals: Arrivals::default(),
             turns: Turns::default(),
             places: Places::default(),
             deaf_until: None,
@@ -244,6 +259,7 @@ impl Service {
                 match (token & !u64::from(u32::MAX), token as u32) {
                     (LINES, id) => self.line_woken(id),
                     (WAKERS, region) => self.registry.note_unheard(region),
+                    (SHUT, id) => self.shut_line_woken(id),
                     _ if token == LISTENING => has_new_lines = true,
                     _ if token == CORES => self.hear_cores(),
                     // `hear_helpers` below takes the results.
@@ -258,7 +274,7 @@ impl Service {
             // After the lines: one whose hello has come is not closed to make room.
             if has_new_lines {
                 self.registry.begin(Part::Requests);
-                self.accept(ACCEPTS);
+                self.accept();
             }
             for region in self.registry.take_unheard() {
                 self.slow_path_woken(region);
@@ -359,6 +375,10 @@ impl Service {
                     Err(answer) => *answer,
                 }
             }
+            // A message that wants no answer.
+            request if number == 0 && self.registry.is_registered(id) => {
+                self.registry.heed(id, request, shown.as_ref())
+            }
             request if self.registry.is_registered(id) => self.registry.request(id, request, shown.as_ref()),
             request => {
                 let answer = self.registry.hello(id, who, request);
@@ -402,26 +422,6 @@ impl Service {
         self.answer(Asker { id, number }, answer);
     }
 
-    /// Sends the answer to a request. An offender is detached.
-    pub(crate) fn answer(&mut self, Asker { id, number }: Asker, answer: Answer) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
-        let line = peer.line.clone();
-        match answer {
-            Answer::Offence(reason) => self.detach(id, &reason),
-            Answer::Reply(reply, fds) if number != 0 => {
-                peer.unread |= !fds.is_empty();
-                let fds: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
-                let sent = line.send(&ToApplication::Reply(number, reply), &fds, false);
-                if let Err(e @ (LineError::WouldBlock | LineError::Os(_) | LineError::Garbled)) = sent {
-                    self.detach(id, &format!("its reply cannot be sent: {e}"));
-                }
-            }
-            Answer::Reply(..) | Answer::Silent => {}
-            // A helper keeps each socket that may be watched: see `release`.
-            Answer::Watch(..) => self.detach(id, "it showed a socket that no helper keeps"),
-        }
-    }
-
     /// Has a helper read the policy again; its answer follows when the helper has read it.
     pub(crate) fn read_policy(&mut self, asker: Option<Asker>) -> Answer {
         match self.helpers.ask(SERVICE, Job::ReadPolicy(asker), Instant::now()) {
@@ -443,11 +443,13 @@ impl Service {
         let Some(peer) = self.peers.remove(&id) else { return };
         let _ = epoll::delete(&self.epoll, peer.line.as_fd());
         self.helpers.release(id, None, Instant::now());
-        self.leave_place(peer.who.uid, id);
+        self.leave_place(peer.who.user(), id);
+        self.empty_text(id, peer.who.user());
         let was_application = self.registry.is_registered(id);
         self.depart(id, offender);
-        self.closing.push((peer.line, peer.who.uid));
-        if self.registry.config().private && !self.registry.has_applications() && !peer.asked {
+        let has_asked = peer.asked;
+        self.closing.push(peer.into());
+        if self.registry.config().private && !self.registry.has_applications() && !has_asked {
             // A line that closed without a hello: a program that only checked whether the service is up; it will connect again.
             let grace = if was_application { GRACE.0 } else { GRACE.1 };
             let at = Instant::now() + grace;
@@ -477,7 +479,7 @@ impl Service {
     pub(crate) fn carry_out(&mut self) {
         while let Some(output) = self.registry.next_output() {
             match output {
-                Output::Push(pushed) => self.push(pushed),
+                Output::Push(Pushed { application, push, fd }) => self.push(application, push, fd),
                 // Edge-triggered and never read: the application shares the descriptor and could make a read block.
                 Output::Watch(region, waker) => {
                     let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
@@ -490,27 +492,16 @@ impl Service {
                 Output::Wake(eventfd) => write_eventfd(eventfd.as_fd()),
                 Output::Command(core, command) => self.registry.pass_on(core, command),
                 Output::Seal { application, region, memfd } => {
-                    let uid = self.peers.get(&application).map_or(0, |peer| peer.who.uid);
+                    let user = self.peers.get(&application).map_or(SERVICE, |peer| peer.who.user());
                     // A region that is not sealed works all the same.
-                    let _ = self.helpers.ask(uid, Job::Seal(region, memfd), self.registry.now());
+                    let _ = self.helpers.ask(user, Job::Seal(region, memfd), self.registry.now());
                 }
-                Output::Spent(uid, time) => self.turns.spent(uid, time),
+                // Who administers the service waits for nobody's turns, its own either.
+                Output::Spent(uid, time) => {
+                    self.turns.spent_for_messages(User { uid, is_administrator: false }, time);
+                }
                 Output::Detach(id, reason) => self.detach(id, &reason),
             }
-        }
-    }
-
-    /// Sends a message without a request. An application that does not read its control line is detached.
-    fn push(&mut self, Pushed { application, context, push, fd }: Pushed) {
-        let Some(line) = self.peers.get(&application).map(|peer| peer.line.clone()) else { return };
-        let fd = fd.as_ref().map(|fd| fd.as_fd());
-        let sent = line.send(&ToApplication::Push(push), fd.as_slice(), false);
-        self.registry.tell_pushed(application, context);
-        match sent {
-            // The hang-up of a closed line is handled elsewhere.
-            Ok(()) | Err(LineError::Closed) => {}
-            Err(LineError::WouldBlock) => self.detach(application, "it does not read its control socket"),
-            Err(e) => self.detach(application, &e.to_string()),
         }
     }
 

@@ -414,13 +414,14 @@ impl Registry {
 
     /// Has a message sent to all contexts of an application.
     pub fn push(&mut self, application: u32, push: Push) {
-        self.outputs.add(Output::Push(Pushed { application, context: None, push, fd: None }));
+        self.outputs.add(Output::Push(Pushed { application, push, fd: None }));
     }
 
-    /// Has the eventfd behind `fd`, by which others wake `context` for a region or a queue, sent to the application that sleeps there.
-    pub fn push_waker(&mut self, application: u32, region: u32, context: u32, fd: Arc<OwnedFd>) {
+    /// Has the eventfd by which others wake `context` for a region or a queue sent to the application that sleeps there. `fd`: what it sleeps
+    /// on, if that was made already.
+    pub fn push_waker(&self, application: u32, region: u32, context: u32, fd: Option<Arc<OwnedFd>>) {
         let push = Push::Waker { region, context };
-        self.outputs.add(Output::Push(Pushed { application, context: Some(context), push, fd: Some(fd) }));
+        self.outputs.add(Output::Push(Pushed { application, push, fd }));
     }
 
     /// A message to that application was sent: wakes `context` (`None`: all contexts of the process) to read it.

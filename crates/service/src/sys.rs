@@ -123,6 +123,14 @@ pub fn unread_bytes(socket: BorrowedFd<'_>) -> u32 {
     if result == 0 { bytes.unsigned_abs() } else { 0 }
 }
 
+/// True when a socket may take a message: its peer has few to read. As epoll reports it.
+pub fn has_room(socket: BorrowedFd<'_>) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut look = [PollFd::new(&socket, PollFlags::OUT)];
+    let looked = poll(&mut look, Some(&Timespec::default()));
+    looked.is_ok() && look[0].revents().contains(PollFlags::OUT)
+}
+
 /// The number of the network namespace of this process; 0 before Linux 5.14.
 pub fn own_namespace() -> u64 {
     let any = rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, None);

@@ -20,4 +20,5 @@ mod reports;
 mod same_host;
 mod shares;
 mod shown_listener;
+mod unread;
 mod views;

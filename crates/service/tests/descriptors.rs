@@ -6,15 +6,21 @@
 
 mod common;
 
-use crate::common::{App, Daemon, listener};
-use control::{Reply, Report, Request};
+use crate::common::{App, Daemon, PATIENCE, listener};
+use control::{Line, Reply, Report, Request, ToApplication, ToService};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use service::Options;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 /// The number of an ordinary user.
 const STRANGER: u32 = 65_534;
 /// Limit of descriptors of the service, which are this process's.
 const LIMIT: u64 = 3000;
+
+/// Each test needs the descriptors of the whole process.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// Asks for contexts until one is refused. Returns how many it got, and whether one was refused.
 fn take_contexts(app: &mut App) -> (usize, bool) {
@@ -49,6 +55,7 @@ fn contexts_of_one_user_leave_descriptors_to_others() {
         eprintln!("skipped: needs root, to act as another user");
         return;
     }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     setrlimit(Resource::Nofile, Rlimit { current: Some(LIMIT), maximum: Some(LIMIT) }).unwrap();
     let allow_uids = Some(vec![0, STRANGER, STRANGER - 1]);
     let daemon = Daemon::start(Options { allow_uids, ..Options::default() });
@@ -71,4 +78,45 @@ fn contexts_of_one_user_leave_descriptors_to_others() {
     drop(greedy);
     daemon.until_applications(0);
     assert!((count - 64..=count).contains(&fill(&daemon, STRANGER).1));
+}
+
+/// Most lines of one user that say no hello.
+const UNFINISHED: usize = 64;
+
+#[test]
+fn what_lies_unread_at_closed_lines_counts_as_its_users() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root, to act as another user");
+        return;
+    }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(LIMIT), maximum: Some(LIMIT) }).unwrap();
+    let allow_uids = Some(vec![0, STRANGER]);
+    let daemon = Daemon::start(Options { allow_uids, ..Options::default() });
+    let ask = |line: &Line| {
+        let said = ToService { number: 1, request: Request::Report(Report::Statistics) };
+        line.send(&said, &[], true).is_ok()
+    };
+    let mut lines: Vec<Line> = Vec::new();
+    for n in 0..600 {
+        // The next line closes the oldest, which has not read its answer.
+        if let Some(oldest) = (n as usize).checked_sub(UNFINISHED) {
+            poll(&mut [PollFd::new(&lines[oldest], PollFlags::IN)], None).unwrap();
+        }
+        lines.push(daemon.dial_as(STRANGER));
+        ask(&lines[lines.len() - 1]);
+    }
+    let last = lines.pop().unwrap();
+    assert!(last.receive::<ToApplication>(true).is_err(), "its user has its share of descriptors");
+    assert!(daemon.report(Report::Sockets).is_array(), "others are served");
+    // What is read, or goes with its process, counts no more.
+    drop((lines, last));
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let line = daemon.dial_as(STRANGER);
+        if ask(&line) && line.receive::<ToApplication>(true).is_ok() {
+            return;
+        }
+        assert!(Instant::now() < end, "it is not served again");
+    }
 }

@@ -114,3 +114,48 @@ fn processes_connect_while_a_user_asks_for_reports_and_reads_none() {
         assert_eq!(server.receive_exact(&mut here, 7), b"goes on");
     }
 }
+
+/// Asks, and keeps the descriptor of the report.
+fn ask_and_keep(line: &Line, number: u32) -> std::fs::File {
+    ask(line, number, Report::Statistics);
+    let got = line.receive::<ToApplication>(true).unwrap();
+    assert!(matches!(got.message, ToApplication::Reply(_, Reply::Text)), "{:?}", got.message);
+    got.fds.into_iter().next().unwrap().into()
+}
+
+fn until_empty(report: &std::fs::File) {
+    let end = Instant::now() + PATIENCE;
+    while report.metadata().unwrap().len() > 0 {
+        assert!(Instant::now() < end, "its reader keeps memory of the service's");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn the_memory_of_a_report_is_the_services_again_when_its_line_asks_anew_or_is_closed() {
+    let daemon = Daemon::start(Options::default());
+    let line = daemon.dial();
+    let first = ask_and_keep(&line, 1);
+    assert!(first.metadata().unwrap().len() > 0, "an open line that asks nothing keeps its report");
+    let second = ask_and_keep(&line, 2);
+    until_empty(&first);
+    assert!(second.metadata().unwrap().len() > 0);
+    drop(line);
+    until_empty(&second);
+}
+
+#[test]
+fn a_report_that_is_never_read_is_emptied_when_its_line_is_closed() {
+    let daemon = Daemon::start(Options::default());
+    let lines: Vec<Line> = (0..=PLACES).map(|_| daemon.dial()).collect();
+    for line in &lines {
+        ask(line, 1, Report::Sockets);
+        wait_for(line);
+    }
+    // The last has one because another was closed, which has its answer still.
+    let got = lines[0].receive::<ToApplication>(true).unwrap();
+    let report: std::fs::File = got.fds.into_iter().next().unwrap().into();
+    until_empty(&report);
+    assert!(lines[0].receive::<ToApplication>(true).is_err(), "it is closed");
+    assert_eq!(answer(&lines[PLACES]), 1);
+}

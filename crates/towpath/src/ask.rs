@@ -36,13 +36,16 @@ pub fn unreachable(path: &Path, e: DialError) -> anyhow::Error {
     }
 }
 
-/// Sends a request for a report and returns the reply with its descriptors.
-fn ask(path: &Path, report: Report) -> anyhow::Result<(Reply, Vec<OwnedFd>)> {
+/// Sends a request for a report and returns the reply with its descriptors, and the line: the service takes a report's text back when the line is
+/// closed.
+fn ask(path: &Path, report: Report) -> anyhow::Result<(Reply, Vec<OwnedFd>, Line)> {
     let line = Line::new(dial(path).map_err(|e| unreachable(path, e))?);
     line.send(&ToService { number: 1, request: Request::Report(report) }, &[], true)?;
     loop {
         match line.receive::<ToApplication>(true) {
-            Ok(Received { message: ToApplication::Reply(1, reply), fds, .. }) => return Ok((reply, fds)),
+            Ok(Received { message: ToApplication::Reply(1, reply), fds, .. }) => {
+                return Ok((reply, fds, line));
+            }
             Ok(_) => {}
             Err(LineError::Closed) => bail!("the service at {} hung up; see its log", path.display()),
             Err(e) => bail!("{e}; is the service of the same version?"),
@@ -53,14 +56,16 @@ fn ask(path: &Path, report: Report) -> anyhow::Result<(Reply, Vec<OwnedFd>)> {
 /// A report of the service as JSON.
 pub fn report(path: &Path, report: Report) -> anyhow::Result<serde_json::Value> {
     match ask(path, report)? {
-        (Reply::Text, fds) => {
+        (Reply::Text, fds, _line) => {
             let fd = fds.into_iter().next().context("the service sent no text")?;
             rustix::fs::seek(&fd, rustix::fs::SeekFrom::Start(0))?;
             let mut text = String::new();
             std::fs::File::from(fd).read_to_string(&mut text)?;
-            serde_json::from_str(&text).context("the service's report is no JSON")
+            // A part of it is no JSON either.
+            serde_json::from_str(&text)
+                .context("the service's report is no JSON: was it read later than 10 s after it was made?")
         }
-        (Reply::Refused { reason, .. }, _) => bail!("the service refuses: {reason}"),
+        (Reply::Refused { reason, .. }, ..) => bail!("the service refuses: {reason}"),
         _ => bail!("the service gave another answer than asked for; is it of the same version?"),
     }
 }
@@ -78,8 +83,8 @@ pub fn reload(path: &Path) -> anyhow::Result<()> {
 pub fn down(path: &Path) -> anyhow::Result<()> {
     let process = process_of(path);
     match ask(path, Report::Shutdown)? {
-        (Reply::Done, _) => {}
-        (Reply::Refused { reason, .. }, _) => bail!("the service refuses: {reason}"),
+        (Reply::Done, ..) => {}
+        (Reply::Refused { reason, .. }, ..) => bail!("the service refuses: {reason}"),
         _ => bail!("the service gave another answer than asked for; is it of the same version?"),
     }
     if !has_ended(path, process)? {

@@ -1,16 +1,18 @@
-//! The control lines (UNIX sockets of applications): accepts them, reads one message at a time, hands messages with descriptors to helper
-//! threads, and closes lines.
+//! The control lines (UNIX sockets of applications): accepts them, reads one message at a time, and hands messages with
+//! descriptors to helper threads.
 
 use crate::daemon::administrators::is_administrator;
-use crate::daemon::helpers::{self, Asker, Done, Message};
+use crate::daemon::closing::Closing;
+use crate::daemon::helpers::{self, Done, Message};
+use crate::daemon::pushes::{Owed, SEND_BUFFER};
+use crate::daemon::turns::Kind;
 use crate::daemon::{DEAF, LINES, LISTENING, Service};
 use crate::registry::Answer;
 use crate::registry::log_limit::log_for;
 use crate::registry::process::descriptors::Charge;
-use crate::registry::registration::Credentials;
+use crate::registry::registration::{Credentials, User};
 use crate::registry::report::job::Job;
 use crate::registry::report::profile_switch::Part;
-use crate::registry::report::{Begun, Viewer};
 use crate::sys;
 use control::{Line, LineError, Received, Report, Request, ToService};
 use rustix::event::epoll;
@@ -20,16 +22,13 @@ use rustix::net::{SocketFlags, accept_with};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Most lines accepted in one turn of the control loop, and at the service's end.
-pub(crate) const ACCEPTS: usize = 16;
+/// How long lines are accepted in one turn of the control loop; most lines accepted at the service's end.
+const ACCEPTING: Duration = Duration::from_millis(1);
 const LAST_ACCEPTS: usize = 64;
-/// How long lines are served before the loop looks for other events, and how long a report is made before another line is served.
+/// How long lines are served before the loop looks for other events.
 const TURN: Duration = Duration::from_millis(1);
-const PIECE: Duration = Duration::from_micros(500);
-/// Entries of a report between two looks at the clock: each takes 1 us or less, or some where it asks the kernel.
-const ENTRIES: usize = 64;
 /// A message that is not read counts more bytes than this; less are the kernel's own, while it frees one.
-const UNREAD_LEAST: u32 = 256;
+pub const UNREAD_LEAST: u32 = 256;
 /// Lines allowed beyond the most applications: for reports, and for processes about to say hello.
 const SPARE_LINES: usize = 64;
 /// Further lines kept for root and the service's own user, so that they can always ask and end the service.
@@ -55,10 +54,14 @@ pub struct Peer {
     /// An answer with descriptors was sent, and may not have been read yet. Until it is, no further request that has an answer is carried
     /// out: each line has at most one such answer under way.
     pub unread: bool,
+    /// Messages with descriptors were sent since all had been read.
+    pub may_have_unread: bool,
+    /// What it has still to be told unasked.
+    pub owed: Owed,
     /// The answer to its request of this number, until the helper has closed the descriptor that it has shown.
     pub withheld: Option<(u32, Answer)>,
-    /// For the line.
-    _charge: Charge,
+    /// For the line, and what is in flight to it.
+    pub charge: Charge,
 }
 
 /// What the control loop hears of a control line.
@@ -66,6 +69,8 @@ pub struct Peer {
 pub enum Attention {
     /// Messages, and its end.
     Messages,
+    /// The same, and that it has room: something is owed to it.
+    MessagesAndRoom,
     /// Nothing: a helper has it.
     Nothing,
     /// Its end alone: a report is being made for it.
@@ -84,8 +89,10 @@ impl Peer {
             ready: None,
             report: None,
             unread: false,
+            may_have_unread: false,
+            owed: Owed::default(),
             withheld: None,
-            _charge: charge,
+            charge,
         }
     }
 
@@ -101,6 +108,7 @@ impl Attention {
         use epoll::EventFlags;
         match self {
             Self::Messages => EventFlags::IN | EventFlags::RDHUP,
+            Self::MessagesAndRoom => EventFlags::IN | EventFlags::RDHUP | EventFlags::OUT,
             Self::Nothing => EventFlags::empty(),
             Self::End => EventFlags::ET,
             // Edge-triggered: the kernel reports each message that is read, while there is room for more.
@@ -121,61 +129,85 @@ pub enum Asked {
 }
 
 impl Service {
-    /// Accepts new lines, at most `most`.
-    pub(crate) fn accept(&mut self, most: usize) {
-        let mut at = Instant::now();
-        for _ in 0..most {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let fd = match accept_with(&self.listening.fd, flags) {
-                Ok(fd) => fd,
-                Err(Errno::AGAIN) => return,
+    /// Accepts the lines that wait, as far as the time of a turn goes.
+    pub(crate) fn accept(&mut self) {
+        let begin = Instant::now();
+        let mut at = begin;
+        while at.saturating_duration_since(begin) < ACCEPTING {
+            let Some(user) = self.accept_one(at) else { return };
+            let now = Instant::now();
+            self.turns.spent_for_messages(user, now.saturating_duration_since(at));
+            at = now;
+        }
+    }
+
+    /// Accepts a line. `None`: none waits, or there is no descriptor for it.
+    fn accept_one(&mut self, now: Instant) -> Option<User> {
+        let (fd, who) = loop {
+            match accept_with(&self.listening.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(fd) => {
+                    let Ok(who) = rustix::net::sockopt::socket_peercred(&fd) else { continue };
+                    break (fd, who);
+                }
+                Err(Errno::AGAIN) => return None,
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
                     tracing::error!("out of descriptors: new applications wait; raise the limit (ulimit -n)");
                     let _ = epoll::delete(&self.epoll, &self.listening.fd);
-                    self.deaf_until = Some(Instant::now() + DEAF);
-                    return;
+                    self.deaf_until = Some(now + DEAF);
+                    return None;
                 }
-                Err(_) => continue,
-            };
-            let Ok(who) = rustix::net::sockopt::socket_peercred(&fd) else { continue };
-            // The kernel gives the accepted socket the network namespace of the connecting one.
-            let namespace = sys::namespace_cookie(fd.as_fd()).unwrap_or(0);
-            let (pid, uid, gid) = (who.pid.as_raw_pid(), who.uid.as_raw(), who.gid.as_raw());
-            let is_administrator = is_administrator(fd.as_fd(), pid, uid);
-            let who = Credentials { pid, uid, gid, namespace, is_administrator };
-            self.make_room(who);
-            let kept = if is_administrator { KEPT_LINES } else { 0 };
-            let most = self.registry.config().max_applications as usize + SPARE_LINES + kept;
-            if self.peers.len() >= most {
-                let (limit, now) = self.registry.log_limit();
-                log_for!(limit, now, uid, warn, "more control connections than {most}: one is closed");
-                self.closing.push((Arc::new(Line::new(fd)), uid));
-                continue;
+                Err(_) => {}
             }
-            let Some(charge) = self.registry.charge_line(who) else {
-                let (limit, now) = self.registry.log_limit();
-                log_for!(
-                    limit,
-                    now,
-                    uid,
-                    warn,
-                    "a user has its share of the service's descriptors: a control connection is closed"
-                );
-                self.closing.push((Arc::new(Line::new(fd)), uid));
-                continue;
-            };
-            self.add_peer(fd, who, charge);
-            let now = Instant::now();
-            self.turns.spent(uid, now.saturating_duration_since(at));
-            at = now;
+        };
+        let (pid, uid, gid) = (who.pid.as_raw_pid(), who.uid.as_raw(), who.gid.as_raw());
+        let is_administrator = is_administrator(fd.as_fd(), pid, uid);
+        let mut who = Credentials { pid, uid, gid, namespace: 0, is_administrator };
+        if let Err(why) = self.take_in(fd, &mut who, now) {
+            let (limit, now) = self.registry.log_limit();
+            log_for!(limit, now, uid, warn, "a control connection is closed: {why}");
         }
+        Some(who.user())
+    }
+
+    /// Makes a new line one that is served, or closes it and says why.
+    fn take_in(&mut self, fd: OwnedFd, who: &mut Credentials, now: Instant) -> Result<(), &'static str> {
+        if !self.arrivals.comes(who.user(), now) {
+            self.close_new(fd, *who);
+            return Err("its user makes too many in too short a time");
+        }
+        // The kernel gives the accepted socket the network namespace of the connecting one.
+        who.namespace = sys::namespace_cookie(fd.as_fd()).unwrap_or(0);
+        self.make_room(*who);
+        let kept = if who.is_administrator { KEPT_LINES } else { 0 };
+        let most = self.registry.config().max_applications as usize + SPARE_LINES + kept;
+        if self.peers.len() >= most {
+            self.close_new(fd, *who);
+            return Err("there are as many as there may be");
+        }
+        let Some(charge) = self.registry.charge_line(*who) else {
+            self.close_new(fd, *who);
+            return Err("its user has its share of the service's descriptors");
+        };
+        self.add_peer(fd, *who, charge);
+        Ok(())
+    }
+
+    /// At the service's end.
+    pub(crate) fn accept_last(&mut self) {
+        (0..LAST_ACCEPTS).take_while(|_| self.accept_one(Instant::now()).is_some()).for_each(drop);
+    }
+
+    /// Closes a line that was just accepted. It may have brought descriptors.
+    fn close_new(&mut self, fd: OwnedFd, who: Credentials) {
+        let charge = self.registry.charge_closing(who);
+        self.closing.push(Closing::new(fd, who.user(), charge));
     }
 
     /// Closes the oldest unregistered line of a user that has as many as it may, so that its new line can be served.
     fn make_room(&mut self, who: Credentials) {
         let most = self.registry.unfinished_hellos_most(who);
         let is_unfinished =
-            |(id, peer): &(&u32, &Peer)| peer.who.uid == who.uid && !self.registry.is_registered(**id);
+            |(id, peer): &(&u32, &Peer)| peer.who.user() == who.user() && !self.registry.is_registered(**id);
         let unfinished = || self.peers.iter().filter(is_unfinished).map(|(id, _)| *id);
         if unfinished().count() < most {
             return;
@@ -195,6 +227,8 @@ impl Service {
     }
 
     fn add_peer(&mut self, fd: OwnedFd, who: Credentials, charge: Charge) {
+        // With the usual size more messages lie unread.
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&fd, SEND_BUFFER);
         let id = self.next_peer;
         self.next_peer = self.next_peer.checked_add(1).unwrap_or(1);
         let line = Arc::new(Line::new(fd));
@@ -202,13 +236,20 @@ impl Service {
         if self.watch(line.as_fd(), token, Attention::Messages.flags()).is_ok() {
             self.peers.insert(id, Peer::new(line, who, charge));
         } else {
-            self.closing.push((line, who.uid));
+            self.closing.push(Peer::new(line, who, charge).into());
         }
     }
 
-    /// From now on this is heard of a line.
+    /// From now on this is heard of a line; with its messages that it has room, while something is owed to it.
     pub(crate) fn attend(&mut self, id: u32, attention: Attention) {
-        let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.attention != attention) else { return };
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let attention = match attention {
+            Attention::Messages if !peer.owed.is_empty() => Attention::MessagesAndRoom,
+            attention => attention,
+        };
+        if peer.attention == attention {
+            return;
+        }
         let data = epoll::EventData::new_u64(LINES | u64::from(id));
         let line = peer.line.as_fd();
         let done = match (peer.attention, attention) {
@@ -231,7 +272,7 @@ impl Service {
     /// An event of a line: it takes its turn.
     pub(crate) fn line_woken(&mut self, id: u32) {
         if let Some(peer) = self.peers.get(&id) {
-            self.turns.add(peer.who.uid, id);
+            self.turns.add(peer.who.user(), id, Kind::Message);
         }
     }
 
@@ -239,13 +280,13 @@ impl Service {
     pub(crate) fn serve_lines(&mut self) {
         let begin = Instant::now();
         let mut at = begin;
-        while let Some((uid, id)) = self.turns.next() {
+        while let Some((user, id)) = self.turns.next() {
             self.registry.begin(Part::Requests);
             self.registry.set_now(at);
             self.serve_line(id);
             self.carry_out();
             let now = Instant::now();
-            self.turns.spent(uid, now.saturating_duration_since(at));
+            self.turns.spent(user, now.saturating_duration_since(at));
             at = now;
             if at.saturating_duration_since(begin) >= TURN {
                 return;
@@ -263,13 +304,18 @@ impl Service {
             Attention::End if is_being_made => self.go_on_with_report(id),
             Attention::End => self.hang_up(id),
             Attention::Reading if peer.has_read() => {
-                let uid = peer.who.uid;
-                self.leave_place(uid, id);
+                let user = peer.who.user();
+                self.leave_place(user, id);
                 self.attend(id, Attention::Messages);
                 self.serve_ready(id);
             }
             Attention::Reading => {}
             Attention::Messages => self.line_event(id),
+            Attention::MessagesAndRoom => {
+                self.say_owed(id);
+                self.attend(id, Attention::Messages);
+                self.line_event(id);
+            }
         }
     }
 
@@ -312,8 +358,8 @@ impl Service {
 
     /// Has a helper receive a message with descriptors. Nothing else is read from that line until the helper has answered.
     fn look_into(&mut self, id: u32, line: &Arc<Line>) {
-        let Some(uid) = self.peers.get(&id).map(|peer| peer.who.uid) else { return };
-        if self.helpers.ask(uid, helpers::Job::Receive(id, line.clone()), Instant::now()).is_ok() {
+        let Some(user) = self.peers.get(&id).map(|peer| peer.who.user()) else { return };
+        if self.helpers.ask(user, helpers::Job::Receive(id, line.clone()), Instant::now()).is_ok() {
             self.attend(id, Attention::Nothing);
         } else {
             self.detach(id, STICKS);
@@ -332,6 +378,10 @@ impl Service {
                     None => self.helpers.release(id, None, now),
                 },
                 Done::Reported(asker, sent) => self.reported(asker.id, sent, now),
+                Done::Emptied(user, bytes) => {
+                    self.places.emptied(user, bytes);
+                    self.begin_reports();
+                }
                 Done::Sealed(region) => self.registry.note_sealed(region),
                 Done::Policy(asker, rules) => {
                     let answer = self.registry.put_in_force(rules);
@@ -372,125 +422,5 @@ impl Service {
             Err(LineError::Closed) => self.hang_up(id),
             Err(e) => self.detach(id, &e.to_string()),
         }
-    }
-
-    /// A process asks for a report: it is begun as soon as its user has a place.
-    pub(crate) fn ask_for_report(&mut self, Asker { id, number }: Asker, report: Report) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
-        let uid = peer.who.uid;
-        peer.report = Some((number, Asked::Waits(report)));
-        self.attend(id, Attention::End);
-        if self.places.ask(uid, id) {
-            self.begin_report(id);
-        }
-    }
-
-    fn begin_report(&mut self, id: u32) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
-        let Some((number, Asked::Waits(report))) = peer.report.take() else { return };
-        let who = peer.who;
-        match self.registry.begin_report(report, Viewer::of(who)) {
-            Begun::Job(job) => {
-                peer.report = Some((number, Asked::Made(job)));
-                self.turns.add(who.uid, id);
-            }
-            Begun::Answer(answer) => {
-                self.carry_out();
-                self.answer(Asker { id, number }, answer);
-                self.sent_report(id);
-            }
-        }
-    }
-
-    /// Makes one piece of the report that a line has asked for.
-    fn go_on_with_report(&mut self, id: u32) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
-        let Some((number, Asked::Made(job))) = &mut peer.report else { return };
-        let (number, begin) = (*number, Instant::now());
-        let is_complete = loop {
-            let is_complete = job.go_on(&self.registry, ENTRIES);
-            if is_complete || begin.elapsed() >= PIECE {
-                break is_complete;
-            }
-        };
-        let (uid, line) = (peer.who.uid, peer.line.clone());
-        if !is_complete {
-            return self.turns.add(uid, id);
-        }
-        if let Some((_, Asked::Made(job))) = peer.report.replace((number, Asked::Written)) {
-            let job = helpers::Job::Report(Asker { id, number }, line, Some(job));
-            let _ = self.helpers.ask(uid, job, self.registry.now());
-        }
-    }
-
-    /// A helper has sent a report, or could not.
-    fn reported(&mut self, id: u32, sent: Result<(), LineError>, now: Instant) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
-        (peer.report, peer.unread) = (None, true);
-        self.places.sent(peer.who.uid, id, now);
-        match sent {
-            Ok(()) | Err(LineError::Closed) => self.sent_report(id),
-            Err(e) => self.detach(id, &format!("its report cannot be sent: {e}")),
-        }
-    }
-
-    /// A report was answered. Its line is read again when the answer has been.
-    fn sent_report(&mut self, id: u32) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
-        self.places.sent(peer.who.uid, id, self.registry.now());
-        self.attend(id, Attention::Reading);
-    }
-
-    /// The last report of a line has been read, or the line is closed: another of its user is begun.
-    pub(crate) fn leave_place(&mut self, uid: u32, id: u32) {
-        if let Some(next) = self.places.leave(uid, id) {
-            self.begin_report(next);
-        }
-    }
-
-    /// Closes lines with answers that were not read in time, so that other reports of their users can be made.
-    pub(crate) fn close_unread(&mut self, now: Instant) {
-        for id in self.places.overdue(now) {
-            self.detach(id, "it does not read a report, and others of its user wait");
-        }
-    }
-
-    /// Closes control lines. A line that still holds unread descriptors is closed by a helper, together with them.
-    pub(crate) fn close_lines(&mut self, now: Instant) {
-        for (line, uid) in std::mem::take(&mut self.closing) {
-            let line = match Arc::try_unwrap(line) {
-                Ok(line) => line,
-                // A helper still uses the line.
-                Err(line) => {
-                    self.closing.push((line, uid));
-                    continue;
-                }
-            };
-            // From here on no new message can arrive.
-            let _ = rustix::net::shutdown(&line, rustix::net::Shutdown::Both);
-            let has_descriptors = loop {
-                match line.has_descriptors() {
-                    Ok(true) => break true,
-                    Ok(false) => drop(line.receive::<ToService>(false)),
-                    Err(_) => break false,
-                }
-            };
-            if has_descriptors {
-                let _ = self.helpers.ask(uid, helpers::Job::Close(line.into()), now);
-            }
-        }
-    }
-
-    /// At the service's end: closes all control lines, those not yet accepted too.
-    pub(crate) fn hang_up_all(&mut self) {
-        self.accept(LAST_ACCEPTS);
-        let ids: Vec<u32> = self.peers.keys().copied().collect();
-        for id in ids {
-            self.registry.forget(id);
-            self.closing.extend(self.peers.remove(&id).map(|peer| (peer.line, peer.who.uid)));
-        }
-        self.close_lines(Instant::now());
-        // A helper still uses these lines: the kernel closes them when the process ends.
-        std::mem::take(&mut self.closing).into_iter().for_each(std::mem::forget);
     }
 }

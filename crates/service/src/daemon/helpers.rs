@@ -21,6 +21,8 @@ use crate::daemon::helpers::thread::Thread;
 use crate::registry::Watch;
 use crate::registry::local::shown::Shown;
 use crate::registry::policy::{Rule, Source};
+use crate::registry::process::descriptors::Charge;
+use crate::registry::registration::User;
 use crate::registry::report::job::Job as Report;
 use crate::{sys, threads};
 use control::{Line, LineError, ToService};
@@ -36,16 +38,17 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Most helpers at work for users other than root; root's helper is not counted.
+/// Most helpers at work for users that do not administer the service.
 const HELPERS_MAX: usize = 16;
 /// The user of the service's own jobs, which no process has as its user. Its helper is not counted either.
-pub const SERVICE: u32 = u32::MAX;
+pub const SERVICE: User = User { uid: u32::MAX, is_administrator: true };
 /// Why a policy is not read.
 const UNREAD: &str = "a helper thread has ended, or reading the files takes too long";
 /// A helper that works longer than this is stuck: the control lines of its user that wait for it are closed.
 const STUCK: Duration = Duration::from_secs(2);
-/// Most helpers, and most with those that start late: helpers of root and of the service's own jobs are not counted in `HELPERS_MAX`.
-const ALL_MAX: (usize, usize) = (HELPERS_MAX + 2, 4 * (HELPERS_MAX + 2));
+/// Most helpers, and most with those that start late. Beside `HELPERS_MAX` there are two of root's, two of the service's own user's, and one for the
+/// service's own jobs.
+const ALL_MAX: (usize, usize) = (HELPERS_MAX + 5, 4 * (HELPERS_MAX + 5));
 /// Pause after a helper could not be started or be given a job. A helper that takes longer to start is late, and another one starts: it
 /// closes its copies of the service's descriptors, and one of them may have become the last of a descriptor whose close waits.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -83,14 +86,16 @@ pub struct Asker {
 pub enum Job {
     /// Receive the next message of that process's control line; it has descriptors.
     Receive(u32, Arc<Line>),
-    /// Close a control line that still holds unread descriptors.
-    Close(OwnedFd),
+    /// Close a control line that still holds unread descriptors, and its user's charge for it.
+    Close(OwnedFd, Option<Charge>),
     /// Seal the memfd of that pair region.
     Seal(u32, Arc<OwnedFd>),
     /// Read the policy file.
     ReadPolicy(Option<Asker>),
-    /// Write a complete report, and send it by that line.
-    Report(Asker, Arc<Line>, Option<Report>),
+    /// Write a complete report into that memfd, and send it by that line.
+    Report(Asker, Arc<Line>, Option<Report>, Arc<OwnedFd>),
+    /// Empty the memfd of a report of so many bytes, which its reader may keep.
+    Empty(Arc<OwnedFd>, User, u64),
 }
 
 /// The result of a job.
@@ -102,8 +107,10 @@ pub enum Done {
     Released(u32, Option<(Watch, bool)>),
     /// That pair region is sealed.
     Sealed(u32),
-    /// The report was sent, or was not.
-    Reported(Asker, Result<(), LineError>),
+    /// The report of so many bytes was sent, or was not.
+    Reported(Asker, Result<u64, LineError>),
+    /// So many bytes of that user's reports are gone.
+    Emptied(User, u64),
     /// The rules in the policy file, or why they cannot be read.
     Policy(Option<Asker>, Result<Vec<Rule>, String>),
     /// The message of that process could not be received, or the descriptor that it has shown not be watched and closed, because the job
@@ -124,6 +131,7 @@ enum Task {
     /// Needs no descriptor.
     ReadPolicy(Option<Asker>),
     Report(Asker),
+    Empty(User, u64),
 }
 
 impl Task {
@@ -134,13 +142,14 @@ impl Task {
             Self::Watch(peer, watch) => Some(Done::Stuck(peer, Some(watch))),
             Self::ReadPolicy(asker) => Some(Done::Policy(asker, Err(UNREAD.to_owned()))),
             Self::Report(asker) => Some(Done::Reported(asker, Err(LineError::Os(Errno::AGAIN)))),
+            Self::Empty(user, bytes) => Some(Done::Emptied(user, bytes)),
             Self::Close | Self::Seal(_) => None,
         }
     }
 
-    /// True for a task that no process can make wait.
+    /// True for a task that no process can make wait, or by which it makes none but its user's reports wait.
     fn never_sticks(self) -> bool {
-        matches!(self, Self::Report(_))
+        matches!(self, Self::Report(_) | Self::Empty(..))
     }
 }
 
@@ -148,26 +157,42 @@ impl Job {
     fn task(&self) -> Task {
         match self {
             Self::Receive(peer, _) => Task::Receive(*peer),
-            Self::Close(_) => Task::Close,
+            Self::Close(..) => Task::Close,
             Self::Seal(region, _) => Task::Seal(*region),
             Self::ReadPolicy(asker) => Task::ReadPolicy(*asker),
             Self::Report(asker, ..) => Task::Report(*asker),
+            Self::Empty(_, user, bytes) => Task::Empty(*user, *bytes),
         }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match self {
-            Self::Receive(_, line) | Self::Report(_, line, _) => Some(line.as_fd()),
-            Self::Close(fd) => Some(fd.as_fd()),
-            Self::Seal(_, fd) => Some(fd.as_fd()),
+            Self::Receive(_, line) | Self::Report(_, line, ..) => Some(line.as_fd()),
+            Self::Close(fd, _) => Some(fd.as_fd()),
+            Self::Seal(_, fd) | Self::Empty(fd, ..) => Some(fd.as_fd()),
             Self::ReadPolicy(_) => None,
+        }
+    }
+
+    /// A further descriptor.
+    fn other(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Report(.., memfd) => Some(memfd.as_fd()),
+            _ => None,
+        }
+    }
+
+    fn take_charge(&mut self) -> Option<Charge> {
+        match self {
+            Self::Close(_, charge) => charge.take(),
+            _ => None,
         }
     }
 
     /// The report to write.
     fn take_report(&mut self) -> Option<Report> {
         match self {
-            Self::Report(_, _, report) => report.take(),
+            Self::Report(_, _, report, _) => report.take(),
             _ => None,
         }
     }
@@ -177,13 +202,13 @@ impl Job {
 /// delays none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Owner {
-    uid: u32,
+    user: User,
     is_report: bool,
 }
 
 impl Owner {
-    fn of(uid: u32, job: &Job) -> Self {
-        Self { uid, is_report: matches!(job, Job::Report(..)) }
+    fn of(user: User, job: &Job) -> Self {
+        Self { user, is_report: matches!(job, Job::Report(..) | Job::Empty(..)) }
     }
 }
 
@@ -219,6 +244,8 @@ struct Helper {
     since: Instant,
     tasks: Sender<(Task, Option<Report>)>,
     running: Option<Running>,
+    /// What its job's user is charged with until it is done.
+    charge: Option<Charge>,
 }
 
 /// All helpers, and the jobs that wait for them.
@@ -263,11 +290,11 @@ impl Helpers {
         })
     }
 
-    /// Queues `job` for user `uid`. `Err`: that user's helper is stuck.
-    pub fn ask(&mut self, uid: u32, job: Job, now: Instant) -> Result<(), Errno> {
-        let owner = Owner::of(uid, &job);
+    /// Queues `job` for a user. `Err`: that user's helper is stuck.
+    pub fn ask(&mut self, user: User, job: Job, now: Instant) -> Result<(), Errno> {
+        let owner = Owner::of(user, &job);
         let is_stuck = self.running().any(|running| running.owner == owner && running.is_stuck);
-        if is_stuck && !matches!(job, Job::Close(_)) {
+        if is_stuck && !matches!(job, Job::Close(..)) {
             return Err(Errno::AGAIN);
         }
         self.queue(owner, job);
@@ -295,6 +322,7 @@ impl Helpers {
                     self.helpers.remove(&name);
                 }
                 Word::Done(done) => {
+                    helper.charge = None;
                     let running = helper.running.take_if(|_| !is_kept(&done));
                     helper.running.iter_mut().for_each(|running| running.keeps = true);
                     all.extend(done.filter(|_| running.is_none_or(|running| !running.is_stuck)));
@@ -327,7 +355,7 @@ impl Helpers {
         let task = wanted.map_or(Task::Release(peer), |(watch, _)| Task::Watch(peer, watch));
         helper.running = Some(Running { owner, task, since: now, is_stuck: false, keeps: false });
         let fd = wanted.map_or(self.told.as_fd(), |(_, set)| set.as_fd());
-        let sent = send_descriptor(&helper.socket, fd);
+        let sent = send_descriptor(&helper.socket, fd, None);
         if sent.and_then(|()| helper.tasks.send((task, None)).map_err(|_| Errno::PIPE)).is_err() {
             // Its descriptors are closed with its thread.
             self.ended(name, now);
@@ -373,7 +401,7 @@ impl Helpers {
             let Some(jobs) = self.waiting.get_mut(&running.owner) else { continue };
             jobs.retain(|job| {
                 all.extend(job.task().failed());
-                matches!(job, Job::Close(_))
+                matches!(job, Job::Close(..))
             });
         }
     }
@@ -390,7 +418,7 @@ impl Helpers {
                 continue;
             }
             self.turns.push_back(owner);
-            if is_busy || !self.may_work(owner.uid) {
+            if is_busy || !self.may_work(owner.user) {
                 continue;
             }
             let Some(name) = self.idle() else {
@@ -429,11 +457,10 @@ impl Helpers {
         self.helpers.values().filter(|helper| helper.its.is_some()).map(|helper| helper.since)
     }
 
-    /// True when the limit allows a helper for user `uid` now.
-    fn may_work(&self, uid: u32) -> bool {
-        let is_counted = |uid: u32| uid != rustix::process::Uid::ROOT.as_raw() && uid != SERVICE;
-        !is_counted(uid)
-            || self.running().filter(|running| is_counted(running.owner.uid)).count() < HELPERS_MAX
+    /// True when the limit allows a helper for that user now.
+    fn may_work(&self, user: User) -> bool {
+        let is_counted = |running: &&Running| !running.owner.user.is_administrator;
+        user.is_administrator || self.running().filter(is_counted).count() < HELPERS_MAX
     }
 
     /// Name of an idle helper.
@@ -461,7 +488,7 @@ impl Helpers {
         };
         let started = threads::start("towpath-helper", "a helper thread", run);
         started.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::AGAIN))?;
-        let helper = Helper { socket, its: Some(its), since: now, tasks, running: None };
+        let helper = Helper { socket, its: Some(its), since: now, tasks, running: None, charge: None };
         self.helpers.insert(self.next, helper);
         // So that this is called again when the helper is late.
         self.late = Some(now + PAUSE);
@@ -474,16 +501,18 @@ impl Helpers {
         let report = job.take_report();
         let running = Running { owner, task: job.task(), since: now, is_stuck: false, keeps: false };
         // Neither call waits: the helper has taken everything that was sent before.
-        let sent = send_descriptor(&helper.socket, job.descriptor().unwrap_or(self.told.as_fd()));
+        let sent =
+            send_descriptor(&helper.socket, job.descriptor().unwrap_or(self.told.as_fd()), job.other());
         let sent = sent.and_then(|()| helper.tasks.send((running.task, report)).map_err(|_| Errno::PIPE));
         let Err(error) = sent else {
             helper.running = Some(running);
+            helper.charge = job.take_charge();
             return;
         };
         tracing::error!("a helper thread cannot be given a job: {error}");
         self.helpers.remove(&name);
         self.fail(running);
-        if let Job::Close(_) = job {
+        if let Job::Close(..) = job {
             // Only a helper may close it.
             self.queue(owner, job);
             self.rest = Some(now + PAUSE);
@@ -497,18 +526,22 @@ impl Drop for Helpers {
     fn drop(&mut self) {
         self.helpers.values_mut().filter_map(|helper| helper.its.take()).for_each(std::mem::forget);
         for job in self.waiting.drain().flat_map(|(_, jobs)| jobs) {
-            if let Job::Close(fd) = job {
+            if let Job::Close(fd, _) = job {
                 std::mem::forget(fd);
             }
         }
     }
 }
 
-fn send_descriptor(socket: &OwnedFd, fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+fn send_descriptor(
+    socket: &OwnedFd,
+    fd: BorrowedFd<'_>,
+    other: Option<BorrowedFd<'_>>,
+) -> rustix::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let fds = [fd];
-    ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+    let fds = [fd, other.unwrap_or(fd)];
+    ancillary.push(SendAncillaryMessage::ScmRights(&fds[..1 + usize::from(other.is_some())]));
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     sendmsg(socket, &[IoSlice::new(&[0])], &mut ancillary, flags).map(drop)
 }

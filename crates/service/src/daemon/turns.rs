@@ -2,21 +2,96 @@
 //! report that is being made. The line that is served next is one of the user that has had the least time, so a user that has had more than
 //! another waits until that one has had as much, or has no work left. Within a user its lines take turns.
 //!
+//! Messages go before pieces of reports, which have one turn in four: who asks for reports under many user numbers delays a message by few.
+//!
 //! Time that was not asked for is not saved up: a user that begins to have work has had at least as much as the one served last. When no
 //! user has work all begin anew. This type reads no clock.
 
+use crate::registry::registration::User;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 /// Users kept in memory that have no work, beside those that have some.
 const IDLE_MOST: usize = 64;
 
-/// All users with work, and the time that they have had.
+/// Of so many turns one is for a piece of a report, while there are messages, too.
+const PIECE_EACH: u32 = 4;
+
+/// Kinds of work.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Kind {
+    /// An event of a line.
+    #[default]
+    Message,
+    /// A piece of a report.
+    Piece,
+}
+
+/// All work.
 #[derive(Debug, Default)]
 pub struct Turns {
-    users: HashMap<u32, User>,
+    messages: Order,
+    pieces: Order,
+    /// Turns since the last one for a piece.
+    since_piece: u32,
+    /// What was served last.
+    last: Kind,
+}
+
+impl Turns {
+    /// True when no line has work.
+    pub fn is_empty(&self) -> bool {
+        self.messages.is_empty() && self.pieces.is_empty()
+    }
+
+    /// A line of that user has work. It takes its place behind the user's other lines, if it has none yet.
+    pub fn add(&mut self, user: User, line: u32, kind: Kind) {
+        match kind {
+            Kind::Message => self.messages.add(user, line),
+            Kind::Piece => self.pieces.add(user, line),
+        }
+    }
+
+    /// Takes the line that is served next, and its user.
+    pub fn next(&mut self) -> Option<(User, u32)> {
+        let is_pieces_turn = self.since_piece + 1 >= PIECE_EACH;
+        self.last = match (self.messages.is_empty(), self.pieces.is_empty()) {
+            (true, false) => Kind::Piece,
+            (false, false) if is_pieces_turn => Kind::Piece,
+            _ => Kind::Message,
+        };
+        match self.last {
+            Kind::Message => {
+                self.since_piece = self.since_piece.saturating_add(1);
+                self.messages.next()
+            }
+            Kind::Piece => {
+                self.since_piece = 0;
+                self.pieces.next()
+            }
+        }
+    }
+
+    /// The work that was taken last, for that user, has taken so long.
+    pub fn spent(&mut self, user: User, time: Duration) {
+        match self.last {
+            Kind::Message => self.messages.spent(user, time),
+            Kind::Piece => self.pieces.spent(user, time),
+        }
+    }
+
+    /// Messages of that user have taken so long.
+    pub fn spent_for_messages(&mut self, user: User, time: Duration) {
+        self.messages.spent(user, time);
+    }
+}
+
+/// All users with work of one kind, and the time that they have had.
+#[derive(Debug, Default)]
+struct Order {
+    users: HashMap<User, Work>,
     /// The users with work by time, then by the order in which they came.
-    order: BTreeSet<(Duration, u64, u32)>,
+    order: BTreeSet<(Duration, u64, User)>,
     /// All lines with work.
     lines: HashSet<u32>,
     /// Time that the user served last had had.
@@ -25,63 +100,62 @@ pub struct Turns {
 }
 
 #[derive(Debug, Default)]
-struct User {
+struct Work {
     had: Duration,
     /// Its place among users with the same time.
     since: u64,
     lines: VecDeque<u32>,
 }
 
-impl Turns {
-    /// True when no line has work.
-    pub fn is_empty(&self) -> bool {
+impl Order {
+    fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 
-    /// A line of user `uid` has work. It takes its place behind the user's other lines, if it has none yet.
-    pub fn add(&mut self, uid: u32, line: u32) {
+    /// The line takes its place behind the user's other lines, if it has none yet.
+    fn add(&mut self, user: User, line: u32) {
         if !self.lines.insert(line) {
             return;
         }
-        let user = self.users.entry(uid).or_default();
-        user.lines.push_back(line);
-        if user.lines.len() == 1 {
-            user.had = user.had.max(self.floor);
-            user.since = self.next;
+        let work = self.users.entry(user).or_default();
+        work.lines.push_back(line);
+        if work.lines.len() == 1 {
+            work.had = work.had.max(self.floor);
+            work.since = self.next;
             self.next += 1;
-            self.order.insert((user.had, user.since, uid));
+            self.order.insert((work.had, work.since, user));
         }
     }
 
     /// Takes the line that is served next, and its user.
-    pub fn next(&mut self) -> Option<(u32, u32)> {
-        let Some((had, since, uid)) = self.order.pop_first() else {
+    fn next(&mut self) -> Option<(User, u32)> {
+        let Some((had, since, user)) = self.order.pop_first() else {
             self.begin_anew();
             return None;
         };
         self.floor = had;
-        let user = self.users.get_mut(&uid)?;
-        let line = user.lines.pop_front()?;
+        let work = self.users.get_mut(&user)?;
+        let line = work.lines.pop_front()?;
         self.lines.remove(&line);
-        if !user.lines.is_empty() {
-            self.order.insert((had, since, uid));
+        if !work.lines.is_empty() {
+            self.order.insert((had, since, user));
         }
-        Some((uid, line))
+        Some((user, line))
     }
 
     /// Work for that user has taken so long.
-    pub fn spent(&mut self, uid: u32, time: Duration) {
+    fn spent(&mut self, user: User, time: Duration) {
         let floor = self.floor;
-        let user = self.users.entry(uid).or_default();
-        let has_work = self.order.remove(&(user.had, user.since, uid));
-        user.had = user.had.max(floor) + time;
+        let work = self.users.entry(user).or_default();
+        let has_work = self.order.remove(&(work.had, work.since, user));
+        work.had = work.had.max(floor) + time;
         if has_work {
-            user.since = self.next;
+            work.since = self.next;
             self.next += 1;
-            self.order.insert((user.had, user.since, uid));
+            self.order.insert((work.had, work.since, user));
         }
         if self.users.len() > self.order.len() + IDLE_MOST {
-            self.users.retain(|_, user| !user.lines.is_empty() || user.had > floor);
+            self.users.retain(|_, work| !work.lines.is_empty() || work.had > floor);
         }
     }
 
@@ -95,27 +169,31 @@ impl Turns {
 mod tests {
     use super::*;
 
+    const fn user(uid: u32) -> User {
+        User { uid, is_administrator: false }
+    }
+
     const MS: Duration = Duration::from_millis(1);
 
     /// Serves `count` lines, each for as long as `cost` says of its user. Returns the users in order.
-    fn serve(turns: &mut Turns, count: usize, cost: impl Fn(u32) -> Duration) -> Vec<u32> {
+    fn serve(turns: &mut Order, count: usize, cost: impl Fn(u32) -> Duration) -> Vec<u32> {
         let mut served = Vec::new();
         for _ in 0..count {
-            let Some((uid, line)) = turns.next() else { break };
-            turns.spent(uid, cost(uid));
+            let Some((whose, line)) = turns.next() else { break };
+            turns.spent(whose, cost(whose.uid));
             // It has more work at once.
-            turns.add(uid, line);
-            served.push(uid);
+            turns.add(whose, line);
+            served.push(whose.uid);
         }
         served
     }
 
     #[test]
     fn users_get_the_same_time_whatever_their_lines_are_and_their_requests_take() {
-        let mut turns = Turns::default();
-        (0..200).for_each(|line| turns.add(7, line));
-        turns.add(8, 1000);
-        turns.add(9, 1001);
+        let mut turns = Order::default();
+        (0..200).for_each(|line| turns.add(user(7), line));
+        turns.add(user(8), 1000);
+        turns.add(user(9), 1001);
         let cost = |uid| if uid == 8 { MS } else { MS / 10 };
         let served = serve(&mut turns, 2_100, cost);
         let of = |uid| served.iter().filter(|served| **served == uid).count();
@@ -124,10 +202,10 @@ mod tests {
 
     #[test]
     fn a_user_that_comes_is_served_after_the_present_request() {
-        let mut turns = Turns::default();
-        (0..200).for_each(|line| turns.add(7, line));
+        let mut turns = Order::default();
+        (0..200).for_each(|line| turns.add(user(7), line));
         serve(&mut turns, 500, |_| MS);
-        turns.add(8, 1000);
+        turns.add(user(8), 1000);
         assert_eq!(
             serve(&mut turns, 1, |_| MS / 100),
             [8],
@@ -137,24 +215,24 @@ mod tests {
 
     #[test]
     fn time_is_not_saved_up() {
-        let mut turns = Turns::default();
-        turns.add(7, 1);
-        turns.add(8, 2);
-        assert_eq!(turns.next(), Some((7, 1)));
-        turns.add(7, 1);
+        let mut turns = Order::default();
+        turns.add(user(7), 1);
+        turns.add(user(8), 2);
+        assert_eq!(turns.next(), Some((user(7), 1)));
+        turns.add(user(7), 1);
         // User 8 has no more work for a while, and 7 goes on alone.
-        assert_eq!(turns.next(), Some((8, 2)));
+        assert_eq!(turns.next(), Some((user(8), 2)));
         serve(&mut turns, 1000, |_| MS);
-        turns.add(8, 2);
+        turns.add(user(8), 2);
         let served = serve(&mut turns, 100, |_| MS);
         assert_eq!(served.iter().filter(|uid| **uid == 8).count(), 50);
     }
 
     #[test]
     fn who_has_had_much_waits_until_the_others_have_had_as_much() {
-        let mut turns = Turns::default();
-        turns.add(7, 1);
-        turns.add(8, 2);
+        let mut turns = Order::default();
+        turns.add(user(7), 1);
+        turns.add(user(8), 2);
         let (uid, line) = turns.next().unwrap();
         turns.spent(uid, 20 * MS);
         turns.add(uid, line);
@@ -165,29 +243,57 @@ mod tests {
 
     #[test]
     fn lines_of_a_user_take_turns_and_have_one_place_each() {
-        let mut turns = Turns::default();
+        let mut turns = Order::default();
         for line in [1, 2, 1, 3, 2] {
-            turns.add(7, line);
+            turns.add(user(7), line);
         }
-        assert_eq!([turns.next(), turns.next(), turns.next()], [Some((7, 1)), Some((7, 2)), Some((7, 3))]);
+        assert_eq!(
+            [turns.next(), turns.next(), turns.next()],
+            [Some((user(7), 1)), Some((user(7), 2)), Some((user(7), 3))]
+        );
         assert!(turns.is_empty() && turns.next().is_none());
     }
 
     #[test]
     fn users_without_work_are_forgotten() {
-        let mut turns = Turns::default();
+        let mut turns = Order::default();
         // Another user always has work, so that the time goes on.
-        turns.add(7, 0);
+        turns.add(user(7), 0);
         for uid in 100..10_000 {
-            turns.add(uid, uid);
+            turns.add(user(uid), uid);
             for _ in 0..2 {
                 let (served, line) = turns.next().unwrap();
                 turns.spent(served, MS);
-                if served == 7 {
-                    turns.add(7, line);
+                if served == user(7) {
+                    turns.add(user(7), line);
                 }
             }
             assert!(turns.users.len() <= 2 * IDLE_MOST, "{}", turns.users.len());
         }
+    }
+
+    #[test]
+    fn messages_go_before_pieces_of_reports_which_have_a_share() {
+        let mut turns = Turns::default();
+        (0..100).for_each(|n| turns.add(user(1000 + n), n, Kind::Piece));
+        assert!(turns.next().is_some_and(|(_, line)| line < 100));
+        turns.add(user(7), 500, Kind::Message);
+        assert_eq!(turns.next(), Some((user(7), 500)), "a message that comes is next");
+        (0..40).for_each(|n| turns.add(user(7), 501 + n, Kind::Message));
+        let served: Vec<u32> = (0..40).filter_map(|_| turns.next()).map(|(_, line)| line).collect();
+        assert_eq!(served.iter().filter(|line| **line < 100).count(), 10, "one in four");
+    }
+
+    #[test]
+    fn root_of_a_container_has_turns_of_its_own() {
+        let mut turns = Turns::default();
+        let host = User { uid: 0, is_administrator: true };
+        (0..200).for_each(|line| turns.add(user(0), line, Kind::Message));
+        for _ in 0..100 {
+            let (whose, _) = turns.next().unwrap();
+            turns.spent(whose, MS);
+        }
+        turns.add(host, 1000, Kind::Message);
+        assert_eq!(turns.next(), Some((host, 1000)));
     }
 }

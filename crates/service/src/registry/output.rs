@@ -39,7 +39,8 @@ impl Outputs {
 /// Something that the control loop is to do.
 #[derive(Debug)]
 pub enum Output {
-    /// Send an application a message without a request. When it is sent the application is to be woken (`Registry::tell_pushed`).
+    /// Send an application a message without a request, now or when it has read what was sent before. When it is sent the application is to be
+    /// woken (`Registry::tell_pushed`).
     Push(Pushed),
     /// Watch the slow-path waker of this application region.
     Watch(u32, Arc<OwnedFd>),
@@ -69,10 +70,8 @@ pub enum Output {
 pub struct Pushed {
     /// Id of the application.
     pub application: u32,
-    /// The context that is to read it; `None`: all contexts of the process.
-    pub context: Option<u32>,
     /// The message that the application reads.
     pub push: Push,
-    /// The descriptor that comes with it.
+    /// The descriptor that comes with it, if there is one already. That of `Push::Waker` can be had later, too (`Registry::waker_of`).
     pub fd: Option<Arc<OwnedFd>>,
 }

@@ -40,6 +40,22 @@ pub struct Credentials {
     pub is_administrator: bool,
 }
 
+/// Whom the service's work is for. Root of a container may have the number of the host's root, and is another user.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct User {
+    /// The user's number.
+    pub uid: u32,
+    /// See [`Credentials`].
+    pub is_administrator: bool,
+}
+
+impl Credentials {
+    /// The user at the other end.
+    pub const fn user(&self) -> User {
+        User { uid: self.uid, is_administrator: self.is_administrator }
+    }
+}
+
 /// The place of a process in its family.
 struct Descent {
     /// Ids of its ancestors by fork, the oldest first.
@@ -182,6 +198,26 @@ impl Registry {
     pub fn hurry_round(&mut self, id: u32) {
         if let Some(a) = self.applications.get(&id) {
             self.trusts.hurry(a.uid, self.now, Duration::ZERO);
+        }
+    }
+
+    /// Hears a message of a registered process that wants no answer. What would come with descriptors is not made.
+    pub fn heed(&mut self, id: u32, request: Request, shown: Option<&Shown>) -> Answer {
+        match request {
+            Request::OpenRegion { .. }
+            | Request::Context { .. }
+            | Request::Region { .. }
+            | Request::Listen { .. }
+            | Request::Connect { .. } => Answer::Silent,
+            Request::Waker { region, context } => {
+                self.wake_sleeper(id, region, context);
+                Answer::Silent
+            }
+            Request::QueueWaker { queue, application, context } => {
+                self.wake_at_queue(id, queue, application, context);
+                Answer::Silent
+            }
+            request => self.request(id, request, shown),
         }
     }
 
@@ -339,6 +375,13 @@ impl Registry {
         if context as usize >= CONTEXTS || context == TRUST_CONTEXT {
             return Answer::Offence(format!("context {context} is out of range"));
         }
+        let known = self.families.get(&family).and_then(|its| its.context(context));
+        if let Some(known) = known.filter(|known| known.application == id) {
+            // It has lost a descriptor, of this context or of a waker.
+            let Ok(theirs) = waker_for(&known.eventfd, false) else { return Answer::out_of_descriptors() };
+            self.hand_over_wakers(id, family, context);
+            return Answer::Reply(Reply::Done, vec![theirs]);
+        }
         let Some(charge) = self.charge(id, 1) else { return Answer::out_of_descriptors() };
         // The service must never block in a write because of an application.
         let Ok((eventfd, theirs)) = new_waker_for(false) else {
@@ -355,27 +398,38 @@ impl Registry {
 
     /// The context number may have been a dead relative's. Other processes have eventfds that wake it, and its new owner must sleep on the
     /// same ones.
-    fn hand_over_wakers(&mut self, id: u32, family: u32, context: u32) {
-        let uid = |application| self.applications.get(&application).map(|a| a.uid);
-        let mut known = Vec::new();
+    fn hand_over_wakers(&self, id: u32, family: u32, context: u32) {
         for (region, pair) in self.pairs.iter() {
             for side in (0..2).filter(|side| self.family_of(pair.parties[*side]) == Some(family)) {
-                if let Some(waker) = pair.waker(side, context) {
-                    known.push((region, waker.clone(), uid(pair.parties[side ^ 1]) == uid(id)));
+                if pair.waker(side, context).is_some() {
+                    self.push_waker(id, region, context, None);
                 }
             }
         }
         // Those that connect to its listeners directly.
         for (queue, listener) in &self.listeners.all {
-            if let Some(waker) = listener.wakers.get(&(id, context)) {
-                known.push((*queue, waker.clone(), false));
+            if listener.wakers.contains_key(&(id, context)) {
+                self.push_waker(id, *queue, context, None);
             }
         }
-        for (region, waker, trusted) in known {
-            if let Ok(theirs) = waker_for(&waker, trusted) {
-                self.push_waker(id, region, context, theirs);
+    }
+
+    /// What process `id` sleeps on so that others wake its `context` for that region or accept queue. `None`: nothing wakes it there any more;
+    /// `Some(None)`: there is no descriptor for it now.
+    pub fn waker_of(&self, id: u32, region: u32, context: u32) -> Option<Option<Arc<OwnedFd>>> {
+        let uid = |application| self.applications.get(&application).map(|a| a.uid);
+        let (waker, trusted) = match self.pairs.get(region) {
+            Some(pair) => {
+                let family = self.family_of(id)?;
+                let of_family = |side: &usize| self.family_of(pair.parties[*side]) == Some(family);
+                let wakers =
+                    (0..2).filter(of_family).filter_map(|side| Some((side, pair.waker(side, context)?)));
+                let (side, waker) = wakers.last()?;
+                (waker, uid(pair.parties[side ^ 1]) == uid(id))
             }
-        }
+            None => (self.listeners.all.get(&region)?.wakers.get(&(id, context))?, false),
+        };
+        Some(waker_for(waker, trusted).ok())
     }
 
     /// Side of a pair region that a process is on: as a party, else as a party's descendant.
@@ -398,13 +452,9 @@ impl Registry {
                 |waker| Answer::Reply(Reply::Done, vec![waker]),
             );
         }
-        let party = self.pairs.get(region).map_or(0, |p| p.parties[sleeper]);
-        let family = self.family_of(party);
-        let found = family.and_then(|f| Some((f, self.families.get(&f)?.context(context)?.application)));
-        let Some((family, target)) = found else {
+        let Some(target) = self.wake_sleeper(id, region, context) else {
             return Answer::refused(Errno::NOENT, "nobody sleeps there");
         };
-        self.wake(family, context);
         let Some(pair) = self.pairs.get(region) else { return Answer::Silent };
         if let Some(known) = pair.waker(sleeper, context) {
             return Answer::Reply(Reply::Done, vec![known.clone()]);
@@ -422,6 +472,19 @@ impl Registry {
         Answer::Reply(Reply::Done, vec![new])
     }
 
+    /// Wakes `context` of the other side of a pair region. Returns its process.
+    fn wake_sleeper(&self, id: u32, region: u32, context: u32) -> Option<u32> {
+        let sleeper = self.side_in(region, id)? ^ 1;
+        if context == TRUST_CONTEXT {
+            self.wake_core(RELAY_CORE);
+            return None;
+        }
+        let family = self.family_of(self.pairs.get(region)?.parties[sleeper])?;
+        let target = self.families.get(&family)?.context(context)?.application;
+        self.wake(family, context);
+        Some(target)
+    }
+
     /// A new eventfd by which other processes wake a context of process `target` for a pair region or an accept queue. The process is told.
     pub fn new_waker(
         &mut self,
@@ -433,7 +496,7 @@ impl Registry {
         let (new, theirs) = new_waker_for(trusted).ok()?;
         // Before any other process has it: an epoll set that adds it later then reports it at once.
         write_eventfd(new.as_fd());
-        self.push_waker(target, region, context, theirs);
+        self.push_waker(target, region, context, Some(theirs));
         Some(new)
     }
 

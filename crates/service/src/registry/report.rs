@@ -26,7 +26,7 @@ use crate::registry::scaling::report::CoresReport;
 use crate::registry::tcp::Flow;
 use crate::registry::{Answer, Registry};
 use control::{CoresWish, Reply, Report};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use serde::{Serialize, Serializer};
@@ -299,12 +299,22 @@ pub fn answer_of(json: serde_json::Result<Vec<u8>>) -> Answer {
 /// Why a report is refused that could not be written.
 pub const UNWRITTEN: &str = "the report could not be written";
 
-/// A report's text in a memfd.
-pub fn memfd_of(text: &[u8]) -> Result<OwnedFd, Errno> {
-    let fd = memfd_create(c"towpath-report", MemfdFlags::CLOEXEC)?;
+/// A memfd for a report's text. Its file is empty, and no seal can keep it from being emptied again.
+pub fn new_memfd() -> Result<OwnedFd, Errno> {
+    memfd_create(c"towpath-report", MemfdFlags::CLOEXEC)
+}
+
+/// Writes a report's text.
+pub fn fill(fd: BorrowedFd<'_>, text: &[u8]) -> Result<(), Errno> {
     let mut at = 0;
     while at < text.len() {
-        at += rustix::io::pwrite(&fd, &text[at..], at as u64)?;
+        at += rustix::io::pwrite(fd, &text[at..], at as u64)?;
     }
+    Ok(())
+}
+
+fn memfd_of(text: &[u8]) -> Result<OwnedFd, Errno> {
+    let fd = new_memfd()?;
+    fill(fd.as_fd(), text)?;
     Ok(fd)
 }

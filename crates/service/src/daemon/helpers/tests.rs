@@ -3,11 +3,16 @@
 use super::*;
 use crate::registry::Registry;
 use crate::registry::report::job::{Making, Refused};
+use crate::registry::report::new_memfd;
 use control::{Reply, Request, ToApplication};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::RecvFlags;
 
-const USER: u32 = 1000;
+const USER: User = user(1000);
+
+const fn user(uid: u32) -> User {
+    User { uid, is_administrator: false }
+}
 
 fn sockets() -> (OwnedFd, OwnedFd) {
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
@@ -30,7 +35,9 @@ fn add_starting(helpers: &mut Helpers) -> (OwnedFd, Receiver<(Task, Option<Repor
     let ((socket, its), (tasks, orders)) = (sockets(), channel());
     let far = its.try_clone().unwrap();
     let since = Instant::now();
-    helpers.helpers.insert(helpers.next, Helper { socket, its: Some(its), since, tasks, running: None });
+    helpers
+        .helpers
+        .insert(helpers.next, Helper { socket, its: Some(its), since, tasks, running: None, charge: None });
     helpers.next += 1;
     (far, orders)
 }
@@ -85,7 +92,7 @@ fn a_line_that_no_helper_could_be_given_is_closed_by_another() {
     let (mut helpers, start) = (helpers(), Instant::now());
     drop(add_idle(&mut helpers));
     let (far, line) = sockets();
-    helpers.ask(USER, Job::Close(line), start).unwrap();
+    helpers.ask(USER, Job::Close(line, None), start).unwrap();
     assert_eq!(helpers.due(), Some(start + PAUSE), "the job waits for another helper");
     assert!(helpers.finished(start + PAUSE).is_empty());
     check_that_jobs_are_done(&mut helpers);
@@ -109,7 +116,7 @@ fn a_helper_that_cannot_start_is_given_no_job_and_another_starts_after_a_pause()
 fn a_helper_that_starts_late_keeps_no_job_waiting() {
     let mut helpers = helpers();
     let _far = add_starting(&mut helpers);
-    helpers.ask(USER, Job::Close(sockets().0), Instant::now()).unwrap();
+    helpers.ask(USER, Job::Close(sockets().0, None), Instant::now()).unwrap();
     assert_eq!(helpers.helpers.len(), 1);
     let late = Instant::now() + PAUSE;
     helpers.finished(late);
@@ -131,7 +138,7 @@ fn a_helper_that_is_starting_keeps_its_descriptor_when_the_service_ends() {
 fn very_many_users_start_no_more_helpers_than_may_be() {
     let mut helpers = helpers();
     for uid in 1..200 {
-        helpers.ask(uid, Job::Close(sockets().0), Instant::now()).unwrap();
+        helpers.ask(user(uid), Job::Close(sockets().0, None), Instant::now()).unwrap();
         assert!(helpers.helpers.len() <= ALL_MAX.1);
     }
 }
@@ -172,8 +179,9 @@ fn a_report_is_written_and_sent_while_what_its_user_shows_sticks() {
     for (text, is_text) in [(Ok("[]"), true), (Err(Errno::NOSPC), false)] {
         let (far, line) = sockets();
         let report = Some(Report::new(Complete(text)));
-        helpers.ask(USER, Job::Report(asker, Arc::new(Line::new(line)), report), start).unwrap();
-        assert!(matches!(next(&mut helpers)[..], [Done::Reported(same, Ok(()))] if same == asker));
+        let report = Job::Report(asker, Arc::new(Line::new(line)), report, new_memfd().unwrap().into());
+        helpers.ask(USER, report, start).unwrap();
+        assert!(matches!(next(&mut helpers)[..], [Done::Reported(same, Ok(_))] if same == asker));
         let got = Line::new(far).receive::<ToApplication>(true).unwrap();
         assert_eq!(
             (got.message == ToApplication::Reply(6, Reply::Text), got.fds.len()),
@@ -184,7 +192,8 @@ fn a_report_is_written_and_sent_while_what_its_user_shows_sticks() {
     let _ = helpers.finished(start + STUCK);
     let refused = helpers.ask(USER, Job::Receive(9, Arc::new(Line::new(sockets().0))), start + STUCK);
     assert_eq!(refused, Err(Errno::AGAIN));
-    let report = Job::Report(asker, Arc::new(Line::new(sockets().0)), Some(Report::new(Complete(Ok("[]")))));
+    let report = Some(Report::new(Complete(Ok("[]"))));
+    let report = Job::Report(asker, Arc::new(Line::new(sockets().0)), report, new_memfd().unwrap().into());
     helpers.ask(USER, report, start + STUCK).unwrap();
 }
 

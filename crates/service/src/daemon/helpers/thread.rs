@@ -6,6 +6,7 @@ use crate::registry::local::shown::look;
 use crate::registry::policy::Source;
 use crate::registry::process::fd_liveness::watch;
 use crate::registry::report::job::{Job as Report, Refused};
+use crate::registry::report::{UNWRITTEN, fill};
 use control::{Line, LineError, Received, Reply, Request, ToApplication, ToService};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{Errno, IoSliceMut};
@@ -15,8 +16,9 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
-fn receive_descriptor(socket: &OwnedFd) -> rustix::io::Result<Option<OwnedFd>> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+/// The descriptor of a task, and a further one.
+fn receive_descriptors(socket: &OwnedFd) -> rustix::io::Result<Option<(OwnedFd, Option<OwnedFd>)>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0; 1];
     recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
@@ -24,7 +26,8 @@ fn receive_descriptor(socket: &OwnedFd) -> rustix::io::Result<Option<OwnedFd>> {
         RecvAncillaryMessage::ScmRights(rights) => Some(rights),
         _ => None,
     });
-    Ok(rights.flatten().next())
+    let mut fds = rights.flatten();
+    Ok(fds.next().map(|fd| (fd, fds.next())))
 }
 
 /// The state of a helper thread.
@@ -54,9 +57,9 @@ impl Thread {
     pub(super) fn run(&self, socket: &OwnedFd) {
         let mut kept = None;
         loop {
-            let fd = match receive_descriptor(socket) {
+            let (fd, other) = match receive_descriptors(socket) {
                 Err(Errno::INTR) => continue,
-                Ok(Some(fd)) => fd,
+                Ok(Some(fds)) => fds,
                 Ok(None) | Err(_) => return,
             };
             let Ok((task, report)) = self.orders.recv() else { return };
@@ -78,10 +81,16 @@ impl Thread {
                 }
                 Task::ReadPolicy(asker) => Some(Done::Policy(asker, self.policy.read(false))),
                 Task::Report(asker) => {
-                    let sent = report.map_or(Err(LineError::Os(Errno::INVAL)), |report| {
-                        send_report(&Line::new(fd), asker.number, report)
+                    let given = report.zip(other);
+                    let sent = given.map_or(Err(LineError::Os(Errno::INVAL)), |(report, memfd)| {
+                        send_report(&Line::new(fd), asker.number, report, &memfd)
                     });
                     Some(Done::Reported(asker, sent))
+                }
+                // Its reader can hold the file's lock.
+                Task::Empty(user, bytes) => {
+                    let _ = rustix::fs::ftruncate(&fd, 0);
+                    Some(Done::Emptied(user, bytes))
                 }
                 Task::Seal(region) => Region::seal(fd.as_fd()).is_ok().then_some(Done::Sealed(region)),
             };
@@ -104,13 +113,23 @@ fn receive(line: &Line, kept: &mut Option<OwnedFd>) -> Result<Message, LineError
     Ok(Message { said: message, shown, is_short, is_kept: kept.is_some(), had_any: true })
 }
 
-/// Writes a report, and answers with it. The memory of it belongs to the helper, and then to the line until the answer is read.
-fn send_report(line: &Line, number: u32, report: Report) -> Result<(), LineError> {
-    let written = report.write();
-    let reply = match &written {
-        Ok(_) => Reply::Text,
-        Err(Refused(errno, why)) => Reply::Refused { errno: errno.raw_os_error(), reason: (*why).to_owned() },
+/// Writes a report, and answers with it. Returns its length.
+fn send_report(line: &Line, number: u32, report: Report, memfd: &OwnedFd) -> Result<u64, LineError> {
+    let written = report.write().and_then(|text| {
+        fill(memfd.as_fd(), &text)?;
+        Ok(text.len() as u64)
+    });
+    let (reply, fds) = match &written {
+        Ok(_) => (Reply::Text, Some(memfd.as_fd())),
+        Err(Refused(errno, why)) => {
+            (Reply::Refused { errno: errno.raw_os_error(), reason: (*why).to_owned() }, None)
+        }
     };
-    let fd = written.as_ref().ok().map(AsFd::as_fd);
-    line.send(&ToApplication::Reply(number, reply), fd.as_slice(), false)
+    let mut sent = line.send(&ToApplication::Reply(number, reply), fds.as_slice(), false);
+    if matches!(sent, Err(LineError::Os(_))) {
+        // The kernel has no memory, or too many descriptors are in flight.
+        let reply = Reply::Refused { errno: Errno::MFILE.raw_os_error(), reason: UNWRITTEN.to_owned() };
+        sent = line.send(&ToApplication::Reply(number, reply), &[], false);
+    }
+    sent.map(|()| written.unwrap_or(0))
 }

@@ -233,11 +233,12 @@ const REFUSED_ANYWHERE: &[Refused] = &[
     },
     Refused {
         call: call!(SYS_setsockopt),
-        what: "of a socket anything but `SO_REUSEADDR`, `SO_ATTACH_FILTER`",
+        what: "of a socket anything but `SO_REUSEADDR`, `SO_ATTACH_FILTER`, `SO_SNDBUF`",
         when: &[
             Test::Is(1, libc::SOL_SOCKET as u64),
             Test::IsNot(2, libc::SO_REUSEADDR as u64),
             Test::IsNot(2, libc::SO_ATTACH_FILTER as u64),
+            Test::IsNot(2, libc::SO_SNDBUF as u64),
         ],
     },
     Refused {

@@ -221,21 +221,11 @@ impl Registry {
 
     /// Answers `Request::QueueWaker`: the eventfd that wakes a sleeper at a queue.
     pub fn queue_waker(&mut self, id: u32, queue: u32, application: u32, context: u32) -> Answer {
-        let gone = || Answer::refused(Errno::NOENT, "no such thread sleeps there");
-        let (Some(l), Some(a)) = (self.listeners.all.get(&queue), self.applications.get(&id)) else {
-            return gone();
+        let Some(is_same_user) = self.wake_at_queue(id, queue, application, context) else {
+            return Answer::refused(Errno::NOENT, "no such thread sleeps there");
         };
-        let Some(target) = self.applications.get(&application).filter(|t| self.accepts(t.id, l)) else {
-            return gone();
-        };
-        let family = target.family();
-        let known = self.families.get(&family).and_then(|f| f.context(context));
-        if !a.queues.contains(&queue) || known.is_none_or(|c| c.application != application) {
-            return gone();
-        }
-        let is_same_user = a.uid == target.uid;
-        self.wake(family, context);
-        if let Some(known) = l.wakers.get(&(application, context)) {
+        let known = self.listeners.all.get(&queue).and_then(|l| l.wakers.get(&(application, context)));
+        if let Some(known) = known {
             return Answer::Reply(Reply::Done, vec![known.clone()]);
         }
         let Some(charge) = self.charge(id, 1) else { return Answer::out_of_descriptors() };
@@ -247,6 +237,19 @@ impl Registry {
             l.charges.push(charge);
         }
         Answer::Reply(Reply::Done, vec![new])
+    }
+
+    /// Wakes the sleeper at an accept queue. `None`: there is none; else whether it is of the same user as process `id`.
+    pub fn wake_at_queue(&self, id: u32, queue: u32, application: u32, context: u32) -> Option<bool> {
+        let (l, a) = (self.listeners.all.get(&queue)?, self.applications.get(&id)?);
+        let target = self.applications.get(&application).filter(|t| self.accepts(t.id, l))?;
+        let family = target.family();
+        let known = self.families.get(&family)?.context(context)?;
+        if !a.queues.contains(&queue) || known.application != application {
+            return None;
+        }
+        self.wake(family, context);
+        Some(a.uid == target.uid)
     }
 
     /// A listener has ended: the processes that have its queue forget it.

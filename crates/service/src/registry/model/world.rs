@@ -206,7 +206,11 @@ impl World {
     pub fn carry_out(&mut self) {
         while let Some(output) = self.registry.outputs.take() {
             match output {
-                Output::Push(Pushed { application, context, push, .. }) => {
+                Output::Push(Pushed { application, push, .. }) => {
+                    let context = match push {
+                        Push::Waker { context, .. } => Some(context),
+                        _ => None,
+                    };
                     self.pushes
                         .get_mut(&application)
                         .into_iter()

@@ -3,7 +3,7 @@
 use crate::registry::local::shown::Shown;
 use crate::registry::log_limit::log_for;
 use crate::registry::policy::{Limits, Refusal, Rule, Subject};
-use crate::registry::process::descriptors::{Charge, Payer};
+use crate::registry::process::descriptors::{Charge, IN_FLIGHT, Payer};
 use crate::registry::process::procfs;
 use crate::registry::registration::Credentials;
 use crate::registry::report;
@@ -62,7 +62,14 @@ impl Registry {
     /// Charges the user at the other end of a control line. `None`: it has its share of the service's descriptors.
     pub fn charge_line(&mut self, who: Credentials) -> Option<Charge> {
         let payer = Payer { uid: who.uid, has_share: !who.is_administrator };
-        self.descriptors.charge(payer, 1, self.ports.held())
+        // Those in flight to an administrator are few, and the limit may be small.
+        let count = if who.is_administrator { 1 } else { 1 + IN_FLIGHT };
+        self.descriptors.charge(payer, count, self.ports.held())
+    }
+
+    /// Charges the user with a line that is closed as soon as can be.
+    pub fn charge_closing(&mut self, who: Credentials) -> Charge {
+        self.descriptors.charge_anyway(Payer { uid: who.uid, has_share: !who.is_administrator })
     }
 
     /// Charges the user of a process. `None`: it has its share.

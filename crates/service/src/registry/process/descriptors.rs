@@ -13,6 +13,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 const OWN: usize = 128;
 /// A user may have so many times what is free.
 const SHARE: usize = 3;
+/// Most descriptors in flight to a control line by messages that answer no request, as far as its buffer for sending bounds them. One unread answer
+/// has no more, but for that with an application region, which pays for itself. The kernel counts what is in flight against the same limit.
+pub const IN_FLIGHT: usize = 6;
 /// The limit where the kernel names none.
 const UNLIMITED: usize = 1 << 20;
 
@@ -21,7 +24,8 @@ const UNLIMITED: usize = 1 << 20;
 pub struct Descriptors {
     most: usize,
     all: Arc<AtomicUsize>,
-    users: HashMap<u32, Arc<AtomicUsize>>,
+    /// By whether it has a share, too: root of a container is not the host's.
+    users: HashMap<(u32, bool), Arc<AtomicUsize>>,
     /// Users without descriptors are forgotten when there are so many users.
     forget_at: usize,
 }
@@ -41,6 +45,15 @@ pub struct Payer {
 pub struct Charge {
     count: usize,
     of: [Arc<AtomicUsize>; 2],
+}
+
+impl Charge {
+    fn new(count: usize, of: [Arc<AtomicUsize>; 2]) -> Self {
+        of.iter().for_each(|number| {
+            number.fetch_add(count, Relaxed);
+        });
+        Self { count, of }
+    }
 }
 
 impl Drop for Charge {
@@ -70,16 +83,18 @@ impl Descriptors {
             self.users.retain(|_, number| number.load(Relaxed) > 0);
             self.forget_at = 64.max(2 * self.users.len());
         }
-        let its = self.users.entry(who.uid).or_default();
+        let its = self.users.entry((who.uid, who.has_share)).or_default();
         let is_within = |free: usize| its.load(Relaxed) + count <= SHARE * free;
         if who.has_share && !self.most.checked_sub(used).is_some_and(is_within) {
             return None;
         }
-        let of = [self.all.clone(), its.clone()];
-        of.iter().for_each(|number| {
-            number.fetch_add(count, Relaxed);
-        });
-        Some(Charge { count, of })
+        Some(Charge::new(count, [self.all.clone(), its.clone()]))
+    }
+
+    /// Charges a user with one descriptor that the service has whether it will or not.
+    pub fn charge_anyway(&mut self, who: Payer) -> Charge {
+        let its = self.users.entry((who.uid, who.has_share)).or_default();
+        Charge::new(1, [self.all.clone(), its.clone()])
     }
 }
 
@@ -131,6 +146,22 @@ mod tests {
         let kept = all.charge(ROOT, 30, 20_000);
         assert!(kept.is_some(), "what nobody pays for keeps root out of nothing: the kernel may");
         assert!(all.charge(user(1), 1, 380).is_none(), "what root has is used");
+    }
+
+    #[test]
+    fn root_of_a_container_does_not_share_with_the_hosts() {
+        let mut all = Descriptors::with_most(400 + OWN);
+        let _roots = all.charge(ROOT, 200, 0).unwrap();
+        assert!(all.charge(user(0), 100, 0).is_some(), "it has nothing yet");
+    }
+
+    #[test]
+    fn what_is_charged_anyway_counts() {
+        let mut all = Descriptors::with_most(400 + OWN);
+        let kept: Vec<Charge> = (0..301).map(|_| all.charge_anyway(user(1))).collect();
+        assert!(all.charge(user(1), 1, 0).is_none());
+        drop(kept);
+        assert!(all.charge(user(1), 1, 0).is_some());
     }
 
     #[test]

@@ -3,8 +3,7 @@
 //! Connections that come or go between two pieces are in the report or not; each that stays is in it once.
 
 use crate::registry::Registry;
-use crate::registry::report::{UNWRITTEN, memfd_of};
-use rustix::fd::OwnedFd;
+use crate::registry::report::UNWRITTEN;
 use rustix::io::Errno;
 use std::fmt::Debug;
 
@@ -51,11 +50,11 @@ impl Job {
         self.0.go_on(registry, most)
     }
 
-    /// Writes the complete report into a memfd.
+    /// The complete report's text.
     ///
     /// # Errors
     /// Why there is none.
-    pub fn write(self) -> Result<OwnedFd, Refused> {
-        Ok(memfd_of(&self.0.write()?)?)
+    pub fn write(self) -> Result<Vec<u8>, Refused> {
+        self.0.write()
     }
 }
