@@ -149,7 +149,7 @@ impl Host {
         let shared =
             flow::Config { flows: SLOTS, regions: 2, ring_slots: SLOTS as usize, ..flow::Config::default() };
         let flows = Arc::new(Flows::new(shared, [seed.next_u64(), seed.next_u64()]));
-        let (exception_sender, exceptions) = flow::exceptions(64);
+        let (exception_sender, exceptions) = flow::exceptions(512);
         let (commands, command_receiver) = flow::commands(64);
         let port = Frames::new(mac);
         let capabilities = port::Port::capabilities(&port);
