@@ -141,6 +141,7 @@ impl Gaps {
 
     /// Lends a record to the flow, which has none, and moves its intervals there. False when none is idle, or its peer has its part already.
     #[cold]
+    #[must_use]
     fn lend(&mut self, f: &mut FlowMut<'_>) -> bool {
         let counter = self.counter_of(f);
         if self.peers[usize::from(counter)] >= self.share {
