@@ -204,6 +204,7 @@ impl Records {
 
     /// Turns each piece of `range` that satisfies `is_it` into `kind` at the time `now`. True when there was any; and how many runs were joined.
     /// A piece that becomes `Lost` keeps in `Run::at` whether it was sent again before.
+    #[must_use]
     pub(crate) fn turn(
         &mut self,
         cold: &mut Cold,
@@ -244,6 +245,7 @@ impl State {
     }
 
     /// As [`Records::turn`]. True when there was any such piece.
+    #[must_use]
     pub(crate) fn turn_runs(
         &mut self,
         cold: &mut Cold,

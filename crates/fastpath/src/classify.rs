@@ -408,7 +408,7 @@ impl State {
         let admitted = parsed.and_then(|packet| self.addressee().admit(&packet, frame));
         match admitted {
             // If the ring has no room, the sender repeats the frame.
-            Ok(()) => drop(self.except(FrameReason::NotTcp, frame)),
+            Ok(()) => _ = self.except(FrameReason::NotTcp, frame),
             Err(reason) => self.counters.drop(reason),
         }
     }

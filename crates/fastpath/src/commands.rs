@@ -121,10 +121,11 @@ impl State {
         self.look_for_urgent(w, application_flags::URGENT);
         if self.urgent_of == w.id.0 {
             // As Linux: where no byte may be sent, the peer learns at least that urgent data exists.
-            self.emit(w, port, &Out::bare(w.f.tx.snd_una, TcpFlags::ACK));
+            let _ = self.emit(w, port, &Out::bare(w.f.tx.snd_una, TcpFlags::ACK));
         }
         let out = Out::bare(w.f.tx.snd_una.minus(1), TcpFlags::ACK);
-        self.emit(w, port, &out);
+        // If the port is full, the slow path probes again when its timer fires.
+        let _ = self.emit(w, port, &out);
     }
 }
 

@@ -12,6 +12,7 @@ use queue::stream;
 impl State {
     /// Takes in the payload of an acceptable segment that begins at `seq`; `merged` describes a super-frame, if the port does. False
     /// when the end of the payload was not taken.
+    #[must_use]
     pub(crate) fn take_data(
         &mut self,
         w: &mut Work<'_>,

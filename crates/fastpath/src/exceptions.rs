@@ -9,6 +9,7 @@ use queue::Violation;
 
 impl State {
     /// Hands a frame to the slow path. False when the ring has no room: a caller that must not lose the frame notes it elsewhere.
+    #[must_use]
     pub(crate) fn except(&mut self, reason: FrameReason, frame: &[u8]) -> bool {
         let is_taken = self.exceptions.push_frame(reason, frame);
         if is_taken {

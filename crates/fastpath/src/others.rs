@@ -122,6 +122,7 @@ impl Senders {
     }
 
     /// Parks a frame: it is looked at again when flows have come. False when there is no room.
+    #[must_use]
     pub(crate) fn park(&mut self, message: Message, frame: &[u8]) -> bool {
         let is_again = self.is_sorting;
         let ring = self.to.get_mut(usize::from(self.index));

@@ -182,20 +182,20 @@ impl State {
                 && distance(range.left) < distance(range.right)
                 && distance(range.right) <= flight
             {
-                let before = news.bytes;
+                let before = *news;
                 // The peer echoes the timestamp of the segment before the gap, whatever came behind it: it keeps a new one only "if ...
                 // SEG.SEQ <= Last.ACK.sent" (RFC 7323 section 4.3). So the echo does not tell which sending has arrived there. Of a probe
                 // behind two lost segments it would always say "not the probe", and the timeout would have to repair them.
                 self.deliver(f, range, highest, None, news);
                 let is_joined = |run: Option<Run>| run.is_some_and(|run| run.is_joined);
-                if news.bytes == before && self.records.find(f.cold, range, is_joined).is_none() {
+                if news.bytes == before.bytes && self.records.find(f.cold, range, is_joined).is_none() {
                     continue;
                 }
                 if self.records.hold(f.cold, range) {
-                    (news.is_held_more, news.reported) = (true, news.reported + news.bytes - before);
+                    (news.is_held_more, news.reported) = (true, news.reported + news.bytes - before.bytes);
                 } else {
-                    // The peer repeats the report, and bytes that are not noted would count as delivered each time.
-                    news.bytes = before;
+                    // The peer repeats the report, and what is not noted would be news each time.
+                    *news = before;
                 }
             }
         }

@@ -84,6 +84,7 @@ impl State {
     }
 
     /// Retransmits the first segment of `range`. False when that is not possible now, or ever.
+    #[must_use]
     pub(crate) fn send_again<P: Port + ?Sized>(
         &mut self,
         w: &mut Work<'_>,
@@ -329,7 +330,8 @@ impl State {
         if keeps_held {
             let is_out =
                 |run: Option<Run>| run.is_none_or(|run| run.kind != Kind::Held && run.kind != Kind::Lost);
-            self.turn_runs(f.cold, whole, Some(Kind::Lost), is_out);
+            // It may be that all of it counts as lost already.
+            let _ = self.turn_runs(f.cold, whole, Some(Kind::Lost), is_out);
         } else {
             self.set_runs(f.cold, whole, Some(Kind::Lost));
         }

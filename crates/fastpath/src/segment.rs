@@ -86,6 +86,7 @@ impl Out {
 
 impl State {
     /// Sends `out` with the current acknowledgement and window. False, and nothing changed, when the port is full.
+    #[must_use]
     pub(crate) fn emit<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P, out: &Out) -> bool {
         if self.urgent_of == w.id.0 {
             return self.emit_urgent(w, port, out);

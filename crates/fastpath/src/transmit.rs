@@ -275,6 +275,7 @@ impl State {
     }
 
     /// Sends as much as fits into a window that is open but too small to be worthwhile. False when nothing was sent.
+    #[must_use]
     pub(crate) fn use_sliver<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) -> bool {
         let before = w.f.tx.snd_max;
         self.is_pushing = true;
@@ -327,6 +328,7 @@ impl State {
     }
 
     /// Sends a new segment and accounts for it. False when the port is full.
+    #[must_use]
     fn send<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, out: &Out, port: &mut P) -> bool {
         let is_first = w.f.tx.in_flight() == 0;
         if is_first {

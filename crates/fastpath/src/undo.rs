@@ -69,7 +69,8 @@ impl State {
     /// Restores the state before the episode. Data that counts as lost counts as in flight again.
     pub(crate) fn undo(&mut self, f: &mut FlowMut<'_>) {
         let whole = Interval { left: f.tx.snd_una, right: f.tx.snd_max };
-        self.turn_runs(f.cold, whole, None, |run| run.is_some_and(|run| run.kind == Kind::Lost));
+        // It may be that nothing counts as lost any more.
+        let _ = self.turn_runs(f.cold, whole, None, |run| run.is_some_and(|run| run.kind == Kind::Lost));
         let before = f.cold.recovery.before;
         f.steer(Event::Undo { before: &before }, &f.signals(self.now));
         // Fast recovery was needless: segments overtake each other on this path.

@@ -44,6 +44,7 @@ impl State {
 
     /// Sends `out`, with the urgent pointer if anything after its first byte is urgent.
     #[cold]
+    #[must_use]
     pub(crate) fn emit_urgent<P: Port + ?Sized>(
         &mut self,
         w: &mut Work<'_>,

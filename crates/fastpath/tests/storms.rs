@@ -75,6 +75,31 @@ fn a_hole_with_more_repairs_than_runs_is_repaired_once_and_the_timeout_comes() {
     }
 }
 
+/// A report that finds no room counts as not heard: neither its bytes nor its times, which would be older each time that it is repeated.
+#[test]
+fn a_report_that_finds_no_room_is_no_news() {
+    let mut s = in_flight(0);
+    // What is late is not lost yet.
+    s.host.keeper.lock(s.id).parts().cold.recovery.is_reordered = true;
+    s.now = s.now.plus(STEP);
+    let mut refused = 0;
+    for n in 0..10 {
+        let known = |s: &Scene| {
+            let r = s.cold().recovery;
+            (r.held, r.rack_at, r.rack_end, r.rack_rtt_us, r.reordering, r.reorderings)
+        };
+        let before = known(&s);
+        s.reports(0, &[(20 * n + 10, 20 * n + 11)]);
+        s.poll();
+        let after = known(&s);
+        if before.0 == after.0 {
+            refused += 1;
+            assert_eq!(before, after, "report {n}");
+        }
+    }
+    assert!(refused > 3, "{refused} found no room");
+}
+
 /// "The loss window, LW, ... equals 1 full-sized segment" (RFC 5681 section 3.1 in short), also where no timeout changes the window itself.
 #[test]
 fn a_window_that_no_timeout_changes_lets_one_segment_go_for_each_until_the_peer_is_heard() {

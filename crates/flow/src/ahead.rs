@@ -112,6 +112,7 @@ impl Intervals<'_> {
     }
 
     /// Makes a place at index `at` of the used ones, by moving those on its shorter side that has room. False when there is none.
+    #[must_use]
     fn open(&mut self, at: usize) -> bool {
         let (first, count) = (usize::from(*self.first), usize::from(*self.count));
         let (is_room_below, is_room_above) = (first > 0, first + count < self.held.len());

@@ -302,6 +302,7 @@ impl ExceptionSender {
     /// Hands the beginning of a frame to the slow path. False when it is lost. Each kind of frame that comes unasked has a share of the ring; a
     /// frame of a connection leaves a sixteenth to events.
     #[inline]
+    #[must_use]
     pub fn push_frame(&mut self, reason: FrameReason, frame: &[u8]) -> bool {
         let copy = &frame[..frame.len().min(FRAME_COPY_MAX)];
         let kind = reason.unasked();
@@ -380,11 +381,13 @@ impl CommandSender {
     }
 
     /// Hands over a frame to send. False when the ring is full or the frame longer than [`FRAME_COPY_MAX`].
+    #[must_use]
     pub fn push_frame(&mut self, frame: &[u8]) -> bool {
         self.0.push(Command::Frame, frame).is_ok()
     }
 
     /// Hands over a frame to treat as received. False as for [`push_frame`](Self::push_frame).
+    #[must_use]
     pub fn push_received(&mut self, frame: &[u8]) -> bool {
         self.0.push(Command::Receive, frame).is_ok()
     }

@@ -164,7 +164,7 @@ impl Sent {
         match self.pieces.last_mut() {
             _ if piece.left == piece.right => {}
             Some(last) if (last.paid, last.silence) == (piece.paid, piece.silence) => {
-                last.right = piece.right
+                last.right = piece.right;
             }
             _ => self.pieces.push(piece),
         }

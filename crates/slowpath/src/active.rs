@@ -192,7 +192,8 @@ impl SlowPath {
         let window = asked.syn_window(self.flow_config());
         let dscp = asked.dscp(tuple.dst.addr);
         let segment = Segment { tuple, seq: iss, ack, flags, window, options, dscp };
-        self.send_segment(now, core, &segment, Via::Route);
+        // A segment that could not be sent is sent again by its timer.
+        let _ = self.send_segment(now, core, &segment, Via::Route);
         let timer = self.wheel.set(now.plus(timeout), Timer::Opening(id));
         if let Some(opening) = self.openings.get_mut(&id) {
             opening.timer = Some(timer);
@@ -314,7 +315,8 @@ impl SlowPath {
         let is_data = !packet.payload.is_empty() && !is_syn;
         let owner = self.opened(now, core, id, Crossed { snd_wnd: window, ..crossed }, frame);
         if let Some(owner) = owner.filter(|_| is_data) {
-            self.return_frame(owner.core, frame);
+            // Data that finds no room is lost, and the peer sends it again.
+            let _ = self.return_frame(owner.core, frame);
         }
     }
 

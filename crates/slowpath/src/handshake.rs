@@ -207,6 +207,7 @@ impl SlowPath {
     }
 
     /// Sends a segment without data. False when it could not be sent.
+    #[must_use]
     pub(crate) fn send_segment(&mut self, now: Instant, core: u8, segment: &Segment, via: Via) -> bool {
         let mut buffer = [0; SEGMENT_MAX];
         let s = segment;
@@ -221,6 +222,7 @@ impl SlowPath {
     }
 
     /// Sends a frame that is complete except for the destination's Ethernet address, its first six bytes.
+    #[must_use]
     pub(crate) fn send_ip(
         &mut self,
         now: Instant,
@@ -257,6 +259,7 @@ impl SlowPath {
     }
 
     /// Sends a complete frame. False when it could not be sent.
+    #[must_use]
     pub(crate) fn send_frame(&mut self, core: u8, frame: &[u8]) -> bool {
         let is_taken = self.output.send(core, frame);
         if !is_taken {

@@ -165,6 +165,7 @@ impl SlowPath {
     }
 
     /// Returns a frame to the core that has its flow by now. False when the core's ring is full.
+    #[must_use]
     pub(crate) fn return_frame(&mut self, core: u8, frame: &[u8]) -> bool {
         let is_taken = self.output.receive(core, frame);
         self.counters.add(if is_taken { Count::Returned } else { Count::CoreBusy });

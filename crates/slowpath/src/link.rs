@@ -65,7 +65,8 @@ impl SlowPath {
         let header = EthernetHeader { dst: to, src: self.config.mac, ethertype: EtherType::ARP, vlan: None };
         let Ok(start) = header.emit(&mut buffer) else { return };
         if packet.emit(&mut buffer[start..]).is_ok() {
-            self.send_frame(core, &buffer);
+            // Who asks asks again, and so do we.
+            let _ = self.send_frame(core, &buffer);
         }
     }
 
@@ -137,7 +138,8 @@ impl SlowPath {
         }
         for (core, mut frame) in learned.frames {
             frame[..6].copy_from_slice(&mac.0);
-            self.send_frame(core, &frame);
+            // It has waited for the neighbour, and is sent again as any frame that is lost.
+            let _ = self.send_frame(core, &frame);
         }
         if learned.is_changed {
             let through = self.connections.iter().filter(|(_, c)| c.next_hop == addr && !c.is_over);

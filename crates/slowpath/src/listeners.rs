@@ -176,6 +176,7 @@ impl Listeners {
     }
 
     /// Keeps a segment that came before the service has accepted the connection. False when there is no room.
+    #[must_use]
     pub(crate) fn keep_early(&mut self, id: u64, frame: &[u8]) -> bool {
         let room = self.early < EARLY_ALL;
         let Some(half_open) = self.half_open.get_mut(&id).filter(|h| room && h.early.len() < EARLY_EACH)

@@ -178,7 +178,8 @@ impl SlowPath {
         let options = self.syn_ack_options(now, &tuple, &agreed, &asked);
         let segment =
             Segment { tuple, seq: iss, ack: irs.plus(1), flags, window, options, dscp: agreed.dscp };
-        self.send_segment(now, core, &segment, Via::Reply(mac));
+        // The timer, which runs already, sends it again.
+        let _ = self.send_segment(now, core, &segment, Via::Reply(mac));
     }
 
     /// Options of the listener of a half-open connection.

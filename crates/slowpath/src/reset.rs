@@ -75,10 +75,12 @@ impl SlowPath {
         let window = FlowOptions::default().syn_window(self.flow_config()) >> shift;
         let (seq, ack, flags, options) = (state.snd_nxt, state.rcv_nxt, TcpFlags::ACK, state.options(now));
         let segment = Segment { tuple, seq, ack, flags, window, options, dscp: state.dscp };
-        self.send_segment(now, core, &segment, Via::Reply(mac));
+        // The peer sends again what was not answered.
+        let _ = self.send_segment(now, core, &segment, Via::Reply(mac));
     }
 
     /// Whether the peer may be challenged once more in this second (RFC 5961 section 7); counts.
+    #[must_use]
     pub(crate) fn may_challenge(&mut self, now: Instant, peer: IpAddr) -> bool {
         let may = self.challenge_limit.take(now, &self.secret, peer);
         self.counters.add(if may { Count::Challenges } else { Count::ChallengeLimited });

@@ -319,7 +319,8 @@ impl SlowPath {
         let (flags, window) = (wire::TcpFlags::ACK, 0);
         let segment =
             crate::handshake::Segment { tuple, seq, ack, flags, window, options, dscp: remains.dscp };
-        self.send_segment(now, core, &segment, crate::handshake::Via::Reply(mac));
+        // The peer sends again what was not answered.
+        let _ = self.send_segment(now, core, &segment, crate::handshake::Via::Reply(mac));
     }
 }
 

@@ -152,6 +152,7 @@ impl TimeWait {
     }
 
     /// Takes the right to challenge the peer of that connection; false: it was challenged a moment ago.
+    #[must_use]
     pub fn take_challenge(&mut self, now: Instant, tuple: &FourTuple) -> bool {
         self.entries.get_mut(tuple).is_some_and(|entry| entry.challenged.take(now))
     }

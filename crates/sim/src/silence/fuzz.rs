@@ -62,8 +62,8 @@ pub fn run(bytes: &[u8]) -> Result<Silence, String> {
     let (how, what) = (input.byte(), input.byte());
     let pick = usize::from(what);
     let algorithm = ALGORITHMS[pick >> 4 & 7];
-    // A paced flow is woken for each segment.
-    let least = if matches!(algorithm, Algorithm::Rate(_) | Algorithm::RateDctcp) { 400 } else { 0 };
+    // Where no loss holds the flow back, small segments would be very many.
+    let least = if pick & 64 != 0 { 400 } else { 0 };
     let terms = Terms {
         mss: SIZES[pick & 3].max(least),
         sack: how & 7 != 0,
