@@ -229,6 +229,8 @@ impl State {
     }
 
     /// The same of a segment of no flow, which begins a connection. What is for another station or address, and so will be dropped, takes no place.
+    #[cold]
+    #[inline(never)]
     fn express_without_flow(&self, frame: &[u8]) -> Option<Express> {
         let Ok(Packet { body: Body::Tcp(p), .. }) = Packet::parse(frame, RxChecksum::Verified) else {
             return None;

@@ -132,22 +132,27 @@ impl Port for MemoryPort {
 
     fn receive_ahead(&mut self, batch: &mut Batch, look: &mut dyn FnMut(&[u8]) -> Look) -> usize {
         batch.clear();
-        let (mut at, mut later) = (self.seen.saturating_sub(self.again), None);
+        let (mut at, mut later) = (self.seen.saturating_sub(self.again), usize::MAX);
         while let (Some(slot), Some(packet)) = (batch.slot(), self.rx.peek(at)) {
-            let len = packet.len();
-            // An empty one was taken before.
-            let what = if len == 0 { Look::Leave } else { look(packet.frame()) };
-            if what == Look::Later {
-                later = later.or(Some(at));
-            } else if what == Look::Take && exchange(slot, packet) {
-                packet.clear();
-                self.stats.count_received(len);
-                batch.push_slot();
-            }
             at += 1;
+            let len = packet.len();
+            if len == 0 {
+                // It was taken before.
+                continue;
+            }
+            match look(packet.frame()) {
+                Look::Leave => {}
+                Look::Later => later = later.min(at - 1),
+                Look::Take if exchange(slot, packet) => {
+                    packet.clear();
+                    self.stats.count_received(len);
+                    batch.push_slot();
+                }
+                Look::Take => {}
+            }
         }
         self.seen = self.seen.max(at);
-        self.again = self.seen - later.unwrap_or(at);
+        self.again = self.seen - later.min(at);
         batch.len()
     }
 
