@@ -43,7 +43,7 @@ pub fn confine(config: &Config) -> Result<(), ServiceError> {
     thread::set_no_new_privs(true).map_err(os("give up gaining privileges"))?;
     landlock::install(&table::places(config)).map_err(os("bound the files that the service opens"))?;
     if config.syscall_filter {
-        filter::install().map_err(|error| ServiceError::Filter { error })?;
+        filter::install(config).map_err(|error| ServiceError::Filter { error })?;
     }
     Ok(())
 }

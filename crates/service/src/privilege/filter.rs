@@ -6,6 +6,7 @@
 //! the call).
 
 use super::{sys, table};
+use crate::config::Config;
 use rustix::io::Errno;
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
@@ -16,9 +17,9 @@ use table::Test;
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// Installs all layers for this thread.
-pub fn install() -> Result<(), Errno> {
-    for (program, is_logged) in layers().map_err(|_| Errno::INVAL)? {
+/// Installs all layers for this thread of a service with that configuration.
+pub fn install(config: &Config) -> Result<(), Errno> {
+    for (program, is_logged) in layers(config).map_err(|_| Errno::INVAL)? {
         sys::install_filter(&program, is_logged)?;
     }
     Ok(())
@@ -26,12 +27,12 @@ pub fn install() -> Result<(), Errno> {
 
 /// The layers in the order of installation, and whether the calls that they refuse are logged. Where two layers refuse a call, the later
 /// one's errno counts. The first layer allows `seccomp`, which installs the others; the last one does not.
-fn layers() -> Result<[(BpfProgram, bool); 3], BackendError> {
+fn layers(config: &Config) -> Result<[(BpfProgram, bool); 3], BackendError> {
     let numbers = table::allowed().map(|(_, number)| number).chain([libc::SYS_seccomp]);
     let known: Rules = numbers.map(|number| (number, Vec::new())).collect();
     let mut refused: Rules =
         table::NEVER.iter().copied().flatten().map(|(_, number)| (*number, Vec::new())).collect();
-    for refusal in table::REFUSED.into_iter().flatten() {
+    for refusal in table::refused(config) {
         refused.entry(refusal.call.1).or_default().push(rule(refusal.when)?);
     }
     // The flags of `clone3` lie in memory, which a filter cannot read. After ENOSYS libc uses `clone`.
@@ -58,9 +59,12 @@ fn rule(tests: &[Test]) -> Result<SeccompRule, BackendError> {
             Test::IsNot(index, value) => (index, SeccompCmpOp::Ne, value),
             Test::Bits(index, mask, value) => (index, SeccompCmpOp::MaskedEq(mask), value),
             Test::IsNotOwnProcess(index) => (index, SeccompCmpOp::Ne, own),
+            Test::IsAddress(index) => (index, SeccompCmpOp::Ne, 0),
         };
         // Flags, families and process numbers are ints: the kernel, too, looks at 32 bits only.
-        SeccompCondition::new(index, SeccompCmpArgLen::Dword, operator, value)
+        let is_address = matches!(test, Test::IsAddress(_));
+        let length = if is_address { SeccompCmpArgLen::Qword } else { SeccompCmpArgLen::Dword };
+        SeccompCondition::new(index, length, operator, value)
     };
     SeccompRule::new(tests.iter().map(condition).collect::<Result<_, _>>()?)
 }

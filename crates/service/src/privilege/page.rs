@@ -1,6 +1,6 @@
 //! Generates the tables of `docs/privileges.md`.
 
-use super::table::{Call, NEVER, REFUSED, Row, TABLE};
+use super::table::{Call, NEVER, REFUSED, Row, TABLE, UNADDRESSED};
 use rustix::thread::CapabilitySet;
 use std::fmt::Write as _;
 
@@ -24,8 +24,12 @@ pub fn page() -> String {
         ));
     }
     say(format_args!("\n| call | refused |\n|---|---|\n"));
-    let mut refused: Vec<_> =
-        REFUSED.into_iter().flatten().map(|refused| (name(&refused.call), refused.what)).collect();
+    let mut refused: Vec<_> = REFUSED
+        .into_iter()
+        .flatten()
+        .chain(UNADDRESSED)
+        .map(|refused| (name(&refused.call), refused.what))
+        .collect();
     // Some take several rules.
     refused.dedup();
     for (name, what) in refused {

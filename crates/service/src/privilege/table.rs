@@ -4,7 +4,7 @@
 mod refused;
 
 use refused::calls;
-pub use refused::{Call, NEVER, REFUSED, Test};
+pub use refused::{Call, NEVER, REFUSED, Refused, Test, UNADDRESSED};
 
 use super::landlock::{Place, Use};
 use crate::config::Config;
@@ -49,7 +49,7 @@ const WAITING: &[Call] = calls![
 ];
 /// Control lines, and questions about sockets that programs show.
 const LINES: &[Call] = calls![
-    SYS_listen SYS_accept4 SYS_recvmsg SYS_sendmsg SYS_getsockopt SYS_setsockopt SYS_getsockname SYS_getpeername
+    SYS_accept4 SYS_recvmsg SYS_sendmsg SYS_getsockopt SYS_setsockopt SYS_getsockname SYS_getpeername
     SYS_shutdown SYS_socketpair SYS_fcntl SYS_dup SYS_close
 ];
 /// Shared memory and reports; eventfds; the log.
@@ -225,6 +225,12 @@ pub const TABLE: &[Row] = &[
 /// The calls of all rows; some occur several times.
 pub fn allowed() -> impl Iterator<Item = Call> {
     TABLE.iter().flat_map(|row| row.calls).flat_map(|group| group.iter().copied())
+}
+
+/// What is refused of the calls that a service with this configuration makes.
+pub fn refused(config: &Config) -> impl Iterator<Item = &'static Refused> {
+    let unaddressed = if config.agents.is_some() { &[] } else { UNADDRESSED };
+    REFUSED.into_iter().flatten().chain(unaddressed)
 }
 
 /// The capabilities that a service with this configuration keeps.

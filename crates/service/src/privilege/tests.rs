@@ -18,7 +18,7 @@ use std::process::Command;
 fn filtered<T: Send + 'static>(test: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = std::thread::spawn(move || {
         thread::set_no_new_privs(true).unwrap();
-        filter::install().unwrap();
+        filter::install(&Options::default().resolve().unwrap()).unwrap();
         test()
     });
     thread.join().expect("the test passes")

@@ -10,7 +10,8 @@ macro_rules! calls {
 }
 pub(super) use calls;
 
-/// A test of one argument of a system call: the argument's index, from 0, and numbers. Arguments are compared as 32 bits.
+/// A test of one argument of a system call: the argument's index, from 0, and numbers. Arguments are compared as 32 bits, but
+/// for addresses.
 #[derive(Clone, Copy, Debug)]
 pub enum Test {
     /// The argument equals the value.
@@ -21,6 +22,8 @@ pub enum Test {
     Bits(u8, u64, u64),
     /// The argument is not the number of this process.
     IsNotOwnProcess(u8),
+    /// The argument is an address: all 64 bits are compared with 0.
+    IsAddress(u8),
 }
 
 /// A system call that the service makes, but never with arguments like these.
@@ -44,7 +47,7 @@ const NEVER_ANYWHERE: &[Call] = calls![
     SYS_setreuid SYS_setregid SYS_setresuid SYS_setresgid SYS_setgroups SYS_setfsuid SYS_setfsgid SYS_capset
     SYS_kill SYS_tkill SYS_rt_sigqueueinfo SYS_rt_tgsigqueueinfo SYS_pidfd_send_signal SYS_mknodat
     SYS_symlinkat SYS_linkat SYS_renameat2 SYS_fchmod SYS_fchmodat SYS_fchown SYS_fchownat SYS_truncate
-    SYS_memfd_secret
+    SYS_memfd_secret SYS_listen
 ];
 /// Further such calls of x86-64.
 #[cfg(target_arch = "x86_64")]
@@ -80,6 +83,13 @@ const fn has(index: u8, flags: i32) -> Test {
 const fn access(index: u8, access: i32) -> Test {
     Test::Bits(index, libc::O_ACCMODE as u64, access as u64)
 }
+
+/// Refused without agents of congestion control (`--cc-socket`), the only ones that datagrams are sent to.
+pub const UNADDRESSED: &[Refused] = &[Refused {
+    call: call!(SYS_sendto),
+    what: "to an address, without `--cc-socket`",
+    when: &[Test::IsAddress(4)],
+}];
 
 /// Calls that the service makes, but never with these arguments.
 pub const REFUSED: [&[Refused]; 2] = [REFUSED_ANYWHERE, REFUSED_HERE];

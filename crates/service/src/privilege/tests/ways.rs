@@ -302,6 +302,21 @@ fn ways_to_connect(known: &Known) -> Vec<Way> {
     ways
 }
 
+/// To be reached by others, or to reach them, at addresses that nothing of the service's has.
+fn ways_to_be_reached(has_agents: bool) -> Vec<Way> {
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    let unbound = UnixDatagram::unbound().unwrap();
+    let (stream, datagram) = (socket.as_raw_fd(), unbound.as_raw_fd());
+    let to = here(1);
+    let mut ways = vec![way!(SYS_listen, stream, 1), way!(SYS_listen, datagram, 0)];
+    if !has_agents {
+        ways.push(way!(SYS_sendto, datagram, to.as_ptr(), 1, libc::MSG_DONTWAIT, to.as_ptr(), to.len()));
+        // Its lower half is 0.
+        ways.push(way!(SYS_sendto, datagram, to.as_ptr(), 1, libc::MSG_DONTWAIT, 1usize << 32, to.len()));
+    }
+    ways
+}
+
 fn ways_to_be_another() -> Vec<Way> {
     let (other, sets) = (65_534, [0u32; 8]);
     let sets = sets.as_ptr();
@@ -420,7 +435,7 @@ fn bounded<T: Send + 'static>(config: Config, test: impl FnOnce() -> T + Send + 
     let thread = std::thread::spawn(move || {
         thread::set_no_new_privs(true).unwrap();
         landlock::install(&table::places(&config)).unwrap();
-        filter::install().unwrap();
+        filter::install(&config).unwrap();
         test()
     });
     thread.join().expect("the test passes")
@@ -432,8 +447,10 @@ fn each_way_to_what_a_service_must_never_do_is_refused() {
     for (name, config) in services(folder.path()) {
         let mut others = Others::new(name);
         let (known, limits) = (others.known(), others.limits());
+        let has_agents = config.agents.is_some();
         let ways = bounded(config, move || {
             let mut ways = vec![
+                ("be reached", ways_to_be_reached(has_agents)),
                 ("signal another process", ways_to_signal(&known)),
                 ("change another process", ways_to_limit(&known)),
                 ("connect", ways_to_connect(&known)),

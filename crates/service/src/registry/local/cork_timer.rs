@@ -47,8 +47,8 @@ struct Holder<'a> {
 
 /// The reader of the held bytes.
 enum To {
-    /// A process of that family, on that side of the pair region.
-    Family(u32, Side),
+    /// A process on that side of the pair region.
+    Party(Side),
     /// The core that runs that relay.
     Relay(u32),
 }
@@ -92,6 +92,7 @@ impl Registry {
         let (Some((bell, slots)), Some(r)) = (self.held_bell(region), self.regions.get(&region)) else {
             return (0, Vec::new());
         };
+        let family = self.family_of_region(region);
         let mut blocks = Vec::new();
         let found = bell.drain_some(slots, most, |index| blocks.push(index));
         // Many blocks lie in one page.
@@ -101,7 +102,7 @@ impl Registry {
             if index / BLOCKS != page {
                 (page, is_present) = (index / BLOCKS, r.has_block(index));
             }
-            let holder = if is_present { self.holder(region, index) } else { None };
+            let holder = family.filter(|_| is_present).and_then(|family| self.holder(region, family, index));
             if let Some(from) = holder.and_then(|holder| held_from(holder.own, holder.block)) {
                 holds.push((index, Hold { from, due }));
             }
@@ -147,8 +148,9 @@ impl Registry {
         let room = most - found;
         let holds = awake.holds.range(look.from.unwrap_or(0)..).take(room);
         let holds: Vec<(u32, Hold)> = holds.map(|(index, hold)| (*index, *hold)).collect();
+        let family = self.family_of_region(region);
         for (index, hold) in &holds {
-            let left = self.still_held(region, *index, *hold, due);
+            let left = family.and_then(|family| self.still_held((region, family), *index, *hold, due));
             let Some(awake) = self.held.awake.get_mut(&region) else { break };
             match left {
                 Some(hold) => drop(awake.holds.insert(*index, hold)),
@@ -178,8 +180,8 @@ impl Registry {
     }
 
     /// Looks at one hold, and releases it if its time is over. `None`: nothing is held back there any more.
-    fn still_held(&mut self, region: u32, index: u32, hold: Hold, due: Instant) -> Option<Hold> {
-        let holder = self.holder(region, index)?;
+    fn still_held(&self, (region, family): (u32, u32), index: u32, hold: Hold, due: Instant) -> Option<Hold> {
+        let holder = self.holder(region, family, index)?;
         let from = held_from(holder.own, holder.block)?;
         if from != hold.from {
             // The bytes held before were sent; these are others.
@@ -197,23 +199,27 @@ impl Registry {
     fn tell_of(&self, holder: &Holder<'_>) {
         match holder.to {
             To::Relay(relay) => self.look_at_relay(relay),
-            To::Family(family, side) => {
+            To::Party(side) => {
                 if let Some(pair) = self.pairs.get(holder.place.region) {
-                    self.ring(&pair.region, side, family, holder.place.slot);
+                    self.ring(&pair.region, side, self.family_at(pair, side), holder.place.slot);
                 }
             }
         }
     }
 
-    /// The connection of block `index` in application region `home`, if the block says that it holds bytes back.
-    fn holder(&self, home: u32, index: u32) -> Option<Holder<'_>> {
+    /// The family that an application region is of. It is looked for among all if the region's owner has died, so once for many blocks.
+    fn family_of_region(&self, region: u32) -> Option<u32> {
+        self.family_of(self.regions.get(&region)?.owner)
+    }
+
+    /// The connection of block `index` in application region `home` of that family, if the block says that it holds bytes back.
+    fn holder(&self, home: u32, family: u32, index: u32) -> Option<Holder<'_>> {
         let home = self.regions.get(&home)?;
         let block = home.memory.region().sock(index)?;
         if block.state.load(Ordering::Acquire) & HELD == 0 {
             return None;
         }
         let place @ SlotKey { region, slot } = SlotKey::in_block(block);
-        let family = self.family_of(home.owner)?;
         let is_relative = |id| self.families.get(&family).is_some_and(|f| f.member(id).is_some());
         if let Some(r) = self.regions.get(&region).filter(|r| is_relative(r.owner)) {
             let Some(Use::Relay(relay, _)) = r.slots.get(slot) else { return None };
@@ -224,7 +230,6 @@ impl Registry {
         let side = side_named(pair, slot, block.ports.load(Ordering::Relaxed), is_relative)?;
         let own = &pair.region.slot(slot)?.half[side];
         let other = Side::from_index(side as u8 ^ 1)?;
-        let family = self.family_of(pair.parties[side ^ 1])?;
-        Some(Holder { own, block, place, to: To::Family(family, other) })
+        Some(Holder { own, block, place, to: To::Party(other) })
     }
 }
