@@ -7,6 +7,7 @@
 //!   send_buffer   SO_SNDBUF, TCP_NOTSENT_LOWAT             send_ring     longer rings for what is not read
 //!   options       what each socket option means            option_values  which values Linux accepts and returns
 //!   cork, urgent, low_water                                receive_wait  a receive that waits
+//!   blocked       what a blocking call waits for
 //!   unconnected   connections that the program takes back
 //!   in_place      bytes read and written in the rings, without locks
 //!   region        a mapped region: rings, doorbells        ring_cache, ring_reclaim, populate, slot_grant
@@ -17,6 +18,7 @@
 #![cfg(not(loom))]
 #![forbid(unsafe_code)]
 
+pub mod blocked;
 pub mod cork;
 mod endpoint;
 pub mod host;

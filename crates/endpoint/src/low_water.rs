@@ -63,14 +63,6 @@ impl Endpoint {
         wanted.max(1)
     }
 
-    /// True when a blocking receive can go on, or waits in vain. With bytes in hand it does not wait past urgent data.
-    pub fn has_more(&self, so_far: SoFar) -> bool {
-        let now = self.readiness_from(1);
-        let ends = ready::ALWAYS | ready::RDHUP | if so_far.done > 0 { ready::PRI } else { 0 };
-        let more = if so_far.peeked > 0 { self.unread() > so_far.peeked } else { now & ready::IN != 0 };
-        more || now & ends != 0
-    }
-
     /// There is no space for what this side sends: tells a reader that waits for more than is there, in vain.
     pub fn tell_reader(&self) {
         if self.wanted_there() > 1 {

@@ -1,6 +1,7 @@
 //! A receive that may have to wait: when it is over, and what it returns. The caller does the waiting, by the means that it has.
 
 use crate::Endpoint;
+use crate::blocked::Blocked;
 use crate::low_water::SoFar;
 use crate::stream::{How, Progress};
 use rustix::io::Errno;
@@ -72,10 +73,16 @@ impl Receiving {
     /// True when the call returns what it has: with bytes in hand it neither reads past urgent data nor takes an error.
     #[must_use]
     pub fn is_cut(&self, link: &Endpoint) -> bool {
-        self.done > 0 && (link.is_at_mark() || link.is_over() && link.unread() == 0)
+        self.done > 0 && (link.ends_read() || link.is_over() && link.unread() == 0)
     }
 
-    /// What [`Endpoint::has_more`] has to know: the call waits until that is true.
+    /// What the call waits for.
+    #[must_use]
+    pub fn blocked(&self) -> Blocked {
+        Blocked::Receive(self.so_far())
+    }
+
+    /// What [`Endpoint::has_more`] has to know.
     #[must_use]
     pub fn so_far(&self) -> SoFar {
         SoFar { done: self.done, peeked: if self.how.peek { self.done } else { 0 } }

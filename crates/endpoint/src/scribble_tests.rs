@@ -1,5 +1,6 @@
 //! A process overwrites its own part of the shared memory, or its peer does: every call ends with a result. No call panics, and none hangs.
 
+use crate::blocked::tests::{receiving, spins_in_receive, spins_in_send};
 use crate::host::{Host, Process};
 use crate::lock::thread_number;
 use crate::low_water::SoFar;
@@ -235,6 +236,42 @@ fn run(seed: u64) {
         }
         link.mapped.sweep();
     }
+}
+
+/// Blocking calls on both ends of a connection whose words are overwritten.
+fn block(seed: u64) {
+    let mut random = Seed::new(seed);
+    let both = Ends::new(if seed.is_multiple_of(3) { Kind::Application } else { Kind::Pair });
+    let mut rests = [None, None];
+    let mut out = [0; 3_000];
+    for step in 0..STEPS {
+        let at = random.below(2) as usize;
+        let (link, rest) = (&both.ends[at], &mut rests[at]);
+        if random.below(3) > 0 {
+            let len = if random.below(2) == 0 { random.below(5) } else { random.below(3_000) } as usize;
+            let said = if random.below(4) == 0 { Said::URGENT } else { Said::default() };
+            let _ = link.push(&[&out[..len]], 0, said);
+        }
+        if rest.is_none() {
+            let how = [0, libc::MSG_WAITALL, libc::MSG_PEEK, libc::MSG_PEEK | libc::MSG_WAITALL];
+            let len = [0, 1, 9, 3_000][random.below(4) as usize];
+            *rest = receiving(link, &mut out[..len], how[random.below(4) as usize]).map(|rest| (rest, len));
+        }
+        if step > 5 && random.below(2) == 0 {
+            both.scribble(&mut random);
+        }
+        if let Some((receiving, len)) = rest {
+            let mut left = Some(*receiving);
+            assert!(!spins_in_receive(link, &mut left, &mut out[..*len]), "seed {seed}: {receiving:?}");
+            *rest = left.map(|left| (left, *len));
+        }
+        assert!(!spins_in_send(link, &out[..1 + random.below(2_999) as usize]), "seed {seed}");
+    }
+}
+
+#[test]
+fn no_wait_ends_at_once_for_nothing_after_the_process_has_overwritten_its_own_words() {
+    (0..SEEDS).for_each(block);
 }
 
 /// Runs the seeds in a thread of their own. A hang names its seed, and so does a panic.

@@ -366,13 +366,21 @@ impl Endpoint {
             drop(owned);
             self.after_pull(parts, wants, drained);
         }
-        if now == start { self.nothing(seen, wanted) } else { Ok(Progress::Done((now - start) as usize)) }
+        if now == start {
+            self.nothing(seen, start < end)
+        } else {
+            Ok(Progress::Done((now - start) as usize))
+        }
     }
 
-    /// The result of a receive that found no byte.
-    fn nothing(&self, seen: u32, wanted: usize) -> Result<Progress, Errno> {
-        if wanted == 0 && self.unread() > 0 {
-            return Ok(Progress::Done(0));
+    /// The result of a receive that found no byte; `has_looked`: false for one that has no room for any.
+    fn nothing(&self, seen: u32, has_looked: bool) -> Result<Progress, Errno> {
+        if !has_looked {
+            let tail = self.block().rx_tail.load(Ordering::Relaxed);
+            let found = readable(self.halves().1, tail, self.mapped.data_len());
+            if found.map_err(|v| self.violated(v))?.is_some() {
+                return Ok(Progress::Done(0));
+            }
         }
         if seen & FIN != 0 {
             return Ok(Progress::Done(0));

@@ -180,6 +180,13 @@ impl Endpoint {
         found.mark == Some(found.tail)
     }
 
+    /// True when a read with bytes in hand ends here: at the mark, or at a former one, whose byte the next read skips.
+    pub(crate) fn ends_read(&self) -> bool {
+        let tail = self.block().rx_tail.load(Ordering::Relaxed);
+        let found = self.urgent_from(tail);
+        found.tail != tail || found.mark == Some(tail)
+    }
+
     /// Number of bytes that can be read before the mark, or in all without a mark (`FIONREAD`).
     #[must_use]
     pub fn unread_to_mark(&self) -> usize {

@@ -3,6 +3,7 @@
 
 use crate::host::{APPLICATION, Home, Host, Place, Use};
 use control::TcpInfo;
+use endpoint::blocked::Blocked;
 use endpoint::options::{Options, TCP_INQ};
 use endpoint::receive_wait::{Amount, Received, Receiving};
 use endpoint::stream::{Progress, Said, ready};
@@ -344,12 +345,12 @@ impl Host {
         if flags & !(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | ABOUT_BYTES) != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        if sent.is_some() && self.readiness(fd) & (ready::OUT | ready::ALWAYS) == 0 {
+        // Linux returns EPIPE for a socket that was never connected.
+        if sent.is_some() && !self.sockets.connection(fd, Errno::PIPE)?.can_go_on(Blocked::Send) {
             return Ok(None);
         }
         let mut done = sent.unwrap_or(0);
         loop {
-            // Linux returns EPIPE for a socket that was never connected.
             let link = self.sockets.connection(fd, Errno::PIPE)?;
             if done > 0 && link.state() & (state::OVER | state::INTO_THE_VOID) != 0 {
                 // The next call reports the error.
@@ -402,7 +403,7 @@ impl Host {
         }
         let link = self.sockets.connection(fd, Errno::NOTCONN)?;
         let done = match rest {
-            Some(rest) if !(rest.is_cut(link) || link.has_more(rest.so_far())) => return Ok(None),
+            Some(rest) if !(rest.is_cut(link) || link.can_go_on(rest.blocked())) => return Ok(None),
             Some(rest) => rest.go_on(link, &mut [out])?.then_some(rest.done),
             None => {
                 let amount = Amount { total: out.len(), enough: usize::MAX };

@@ -9,7 +9,7 @@ use crate::process::{io_uring, visibility};
 use crate::socket::{Role, Sock, options, placeholder};
 use crate::wait::{self, Patience};
 use control::{KernelReason, Reply, Request};
-use endpoint::stream::ready;
+use endpoint::blocked::Blocked;
 use endpoint::{Endpoint, state};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
@@ -218,6 +218,7 @@ fn finish(sock: &Arc<Sock>) -> Result<Connected, Errno> {
     let deferred = Deferred::begin();
     let _open = sock.begin_use()?;
     let deadline = sock.send_limit().map(|t| Instant::now() + t);
+    let mut is_last = false;
     loop {
         let _ = link.peer_flags();
         // First: if the peer has accepted and then reset the connection, the next call reports the reset.
@@ -228,11 +229,11 @@ fn finish(sock: &Arc<Sock>) -> Result<Connected, Errno> {
         if link.is_over() {
             return Err(link.take_error().unwrap_or(Errno::CONNABORTED));
         }
-        let patience = Patience { deferred: deferred.as_ref(), ..Patience::until(deadline) };
-        match wait::for_one(sock, ready::OUT, patience) {
-            Err(Errno::AGAIN) => return Err(Errno::INPROGRESS),
-            other => other?,
+        if is_last {
+            return Err(Errno::INPROGRESS);
         }
+        let patience = Patience { deferred: deferred.as_ref(), ..Patience::until(deadline) };
+        is_last = wait::for_call(sock, Blocked::Connect, patience)?;
     }
 }
 

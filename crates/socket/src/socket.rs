@@ -18,8 +18,8 @@ use crate::socket::untold::Untold;
 use crate::socket::zerocopy::Notices;
 use crate::wait::watchers::Watchers;
 use control::KernelReason;
+use endpoint::blocked::Blocked;
 use endpoint::lock::thread_number;
-use endpoint::low_water::SoFar;
 use endpoint::stream::ready;
 use endpoint::{Endpoint, flags};
 pub use holders::InUse;
@@ -442,11 +442,12 @@ impl Sock {
         }
     }
 
-    /// [`Endpoint::has_more`] of the connection; true for anything else, also for a connection that another process has taken: the call
+    /// [`Endpoint::can_go_on`] of the connection; true for anything else, also for a connection that another process has taken: the call
     /// takes it back. A thread that slept on would not be told of it again.
-    pub fn has_more(&self, so_far: SoFar) -> bool {
+    #[inline]
+    pub fn can_go_on(&self, call: Blocked) -> bool {
         match self.decided() {
-            Some(Role::Stream(link)) => link.is_elsewhere() || link.has_more(so_far),
+            Some(Role::Stream(link)) => link.is_elsewhere() || link.can_go_on(call),
             _ => true,
         }
     }

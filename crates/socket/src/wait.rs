@@ -12,7 +12,7 @@ use crate::epoll::{Asleep, SETS_DEEP, Set};
 use crate::socket::{InUse, Role, Sock};
 use cycles::Section;
 use endpoint::Endpoint;
-use endpoint::low_water::SoFar;
+use endpoint::blocked::Blocked;
 use endpoint::region::Mapped;
 use endpoint::stream::ready;
 use queue::Doorbell;
@@ -42,12 +42,12 @@ const YIELD: Duration = Duration::from_millis(5);
 /// One accelerated object that a thread waits for.
 #[derive(Debug)]
 pub enum Party {
-    /// A socket and the readiness wanted of it.
+    /// A socket and the bits of readiness that end the wait.
     Sock(Arc<Sock>, u32),
     /// A listener, of a thread that accepts: of several that sleep one is woken.
     Acceptor(Arc<Sock>),
-    /// A receive that has read so far: to it each further byte is news, whatever `SO_RCVLOWAT` says.
-    Reader(Arc<Sock>, SoFar),
+    /// A connection, of a thread whose call waits for nothing but what it can act on.
+    Caller(Arc<Sock>, Blocked),
     /// An epoll set, for the accelerated sockets in it. Its descriptor is polled in the kernel beside that.
     Set(Arc<Set>),
 }
@@ -60,11 +60,11 @@ impl Party {
     pub fn ready(&self) -> u32 {
         match self {
             Self::Sock(sock, _) if sock.is_closed() => libc::POLLNVAL as u32,
-            Self::Sock(sock, wanted) => sock.readiness() & (wanted | ready::ALWAYS),
+            Self::Sock(sock, wanted) => sock.readiness() & wanted,
             Self::Acceptor(sock) if sock.is_closed() => libc::POLLNVAL as u32,
             Self::Acceptor(sock) => sock.readiness() & ready::IN,
-            Self::Reader(sock, so_far) => {
-                if sock.is_closed() || sock.has_more(*so_far) {
+            Self::Caller(sock, call) => {
+                if sock.is_closed() || sock.can_go_on(*call) {
                     ready::IN
                 } else {
                     0
@@ -83,7 +83,7 @@ impl Party {
     /// Counts a call that waits for the socket. `None`: the socket is closed, or this is an epoll set.
     pub fn begin_use(&self) -> Option<InUse> {
         match self {
-            Self::Sock(sock, _) | Self::Acceptor(sock) | Self::Reader(sock, _) => sock.begin_use().ok(),
+            Self::Sock(sock, _) | Self::Acceptor(sock) | Self::Caller(sock, _) => sock.begin_use().ok(),
             Self::Set(_) => None,
         }
     }
@@ -210,7 +210,7 @@ fn look(
 
 fn socks(parties: &Parties) -> impl Iterator<Item = &Arc<Sock>> {
     parties.iter().filter_map(|party| match party {
-        Party::Sock(sock, _) | Party::Acceptor(sock) | Party::Reader(sock, _) => Some(sock),
+        Party::Sock(sock, _) | Party::Acceptor(sock) | Party::Caller(sock, _) => Some(sock),
         Party::Set(_) => None,
     })
 }
@@ -219,7 +219,7 @@ fn socks(parties: &Parties) -> impl Iterator<Item = &Arc<Sock>> {
 fn only(parties: &Parties) -> Option<&Arc<Sock>> {
     let mut all = parties.iter();
     match (all.next(), all.next()) {
-        (Some(Party::Sock(sock, _) | Party::Reader(sock, _)), None) => Some(sock),
+        (Some(Party::Sock(sock, _) | Party::Caller(sock, _)), None) => Some(sock),
         _ => None,
     }
 }
@@ -230,7 +230,7 @@ fn queues(parties: &Parties) -> impl Iterator<Item = (&Arc<Queue>, bool)> {
         let (sock, is_acceptor) = match party {
             Party::Sock(sock, _) => (sock, false),
             Party::Acceptor(sock) => (sock, true),
-            Party::Reader(..) | Party::Set(_) => return None,
+            Party::Caller(..) | Party::Set(_) => return None,
         };
         match sock.decided() {
             Some(Role::Listener(listener)) => Some((&listener.queue, is_acceptor)),
@@ -356,33 +356,32 @@ pub fn restarts(deadline: Option<Instant>) -> bool {
     deadline.is_none() && !sys::some_handler_interrupts()
 }
 
-/// Waits until `sock` is ready for `wanted` or has an error. It may return early: the caller tries its operation again.
+/// Waits until `call` on the connection `sock` can go on. It may return early: the caller tries its operation again. True: the time limit
+/// has passed, and the caller tries once more, the last time.
 ///
 /// # Errors
-/// EAGAIN past the deadline, EINTR, EBADF when another thread closed the socket.
-pub fn for_one(sock: &Arc<Sock>, wanted: u32, patience: Patience<'_>) -> Result<(), Errno> {
+/// EINTR, EBADF when another thread closed the socket, ENOTCONN when another process has taken the connection.
+pub fn for_call(sock: &Arc<Sock>, call: Blocked, patience: Patience<'_>) -> Result<bool, Errno> {
     if let Some(link) = alone(sock) {
-        let is_ready = || sock.is_closed() || sock.readiness() & (wanted | ready::ALWAYS) != 0;
+        let is_ready = || sock.is_closed() || sock.can_go_on(call);
         let sleep = |deadline, mask| sleep_alone(sock, link, is_ready, deadline, mask);
-        return for_party(sock, is_ready, sleep, patience);
+        return for_party(sock, sleep, patience);
     }
-    let parties = Parties::from_iter([Party::Sock(sock.clone(), wanted)]);
-    let is_ready = || parties.iter().any(|party| party.ready() != 0);
-    for_party(sock, is_ready, |deadline, mask| sleep(&parties, &mut [], deadline, mask), patience)
+    let parties = Parties::from_iter([Party::Caller(sock.clone(), call)]);
+    for_party(sock, |deadline, mask| sleep(&parties, &mut [], deadline, mask), patience)
 }
 
-/// As [`for_one`] for a listener, or until the kernel has a connection to accept at `fd`. Does not spin: see
+/// As [`for_call`] for a listener, or until the kernel has a connection to accept at `fd`. Does not spin: see
 /// [`spin_for_listener`].
 ///
 /// # Errors
-/// As [`for_one`].
-pub fn for_listener(sock: &Arc<Sock>, fd: Option<RawFd>, patience: Patience<'_>) -> Result<(), Errno> {
+/// As [`for_call`].
+pub fn for_listener(sock: &Arc<Sock>, fd: Option<RawFd>, patience: Patience<'_>) -> Result<bool, Errno> {
     let mut kernel = [libc::pollfd { fd: fd.unwrap_or(-1), events: libc::POLLIN, revents: 0 }];
     let parties = Parties::from_iter([Party::Acceptor(sock.clone())]);
-    let is_ready = || parties.iter().any(|party| party.ready() != 0);
     let kernel = &mut kernel[..usize::from(fd.is_some())];
     let sleep = |deadline, mask| sleep_after(false, &parties, kernel, Until { deadline, mask });
-    for_party(sock, is_ready, sleep, patience)
+    for_party(sock, sleep, patience)
 }
 
 /// Spins, if it pays, until `sock` has something to accept (then true) or the kernel has at `fd`.
@@ -400,20 +399,6 @@ pub fn spin_for_listener(sock: &Sock, fd: Option<RawFd>, deadline: Option<Instan
         Err(Errno::INTR) if restarts(deadline) => Ok(false),
         result => result,
     }
-}
-
-/// Waits until there is more for a receive on `sock` that has read `so_far`.
-///
-/// # Errors
-/// As [`for_one`].
-pub fn for_more(sock: &Arc<Sock>, so_far: SoFar, patience: Patience<'_>) -> Result<(), Errno> {
-    let is_ready = || sock.is_closed() || sock.has_more(so_far);
-    if let Some(link) = alone(sock) {
-        let sleep = |deadline, mask| sleep_alone(sock, link, is_ready, deadline, mask);
-        return for_party(sock, is_ready, sleep, patience);
-    }
-    let parties = Parties::from_iter([Party::Reader(sock.clone(), so_far)]);
-    for_party(sock, is_ready, |deadline, mask| sleep(&parties, &mut [], deadline, mask), patience)
 }
 
 /// The connection of `sock`, if it can be waited for by [`sleep_alone`].
@@ -495,13 +480,13 @@ fn nap(
     result.map(|_| 0)
 }
 
-/// The wait of a call on `sock`: one `sleep`, which may return before `is_ready`.
+/// The wait of a call on `sock`: one `sleep`, which may return early. True: the time limit has passed. Whether the socket is ready by then is
+/// not asked: only the operation itself says what the call can do.
 fn for_party(
     sock: &Sock,
-    is_ready: impl Fn() -> bool,
     sleep: impl FnOnce(Option<Instant>, Option<u64>) -> Result<usize, Errno>,
     Patience { deadline, after_signals, deferred }: Patience<'_>,
-) -> Result<(), Errno> {
+) -> Result<bool, Errno> {
     is_here(sock, deadline)?;
     let is_over = || left(deadline).is_some_and(|l| l.is_zero());
     if !is_over() {
@@ -511,14 +496,13 @@ fn for_party(
             None => sleep(deadline, None),
         };
         match looked.and_then(|()| sleep()) {
-            Ok(0) => {}
-            Ok(_) => return Ok(()),
+            Ok(_) => {}
             Err(Errno::INTR) if after_signals == Restarts::Yes && restarts(deadline) => {}
             Err(e) => return Err(e),
         }
     }
     is_here(sock, deadline)?;
-    if is_over() && !is_ready() { Err(Errno::AGAIN) } else { Ok(()) }
+    Ok(is_over())
 }
 
 fn is_here(sock: &Sock, deadline: Option<Instant>) -> Result<(), Errno> {
@@ -543,5 +527,21 @@ pub fn sent(link: &Endpoint, limit: Duration) {
             return;
         }
         sys::pause(BLIND);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn past_its_limit_a_call_is_tried_once_more_whatever_its_socket_is_ready_for() {
+        let sock = Sock::new(libc::AF_INET, false);
+        let soon =
+            |sleep| for_party(&sock, sleep, Patience::until(Some(Instant::now() + Duration::from_secs(600))));
+        assert_eq!(soon(|_, _| Ok(0)), Ok(false), "woken before");
+        let limit = Some(Instant::now());
+        assert_eq!(for_party(&sock, |_, _| unreachable!(), Patience::until(limit)), Ok(true));
+        assert_eq!(for_party(&sock, |_, _| Ok(0), Patience::until(None)), Ok(false));
     }
 }

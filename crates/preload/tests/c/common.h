@@ -81,6 +81,28 @@ static inline void nap(int ms) {
     nanosleep(&t, NULL);
 }
 
+/* The thread that waits; 0 while it has not begun. */
+static pid_t waiting;
+
+static inline void begins_to_wait(void) { __atomic_store_n(&waiting, gettid(), __ATOMIC_SEQ_CST); }
+
+/* True once that thread sleeps. One that goes round and round never does. */
+static inline int falls_asleep(void) {
+    char path[64], text[512];
+    for (int i = 0; i < 20000; i++, usleep(1000)) {
+        snprintf(path, sizeof path, "/proc/self/task/%d/stat", __atomic_load_n(&waiting, __ATOMIC_SEQ_CST));
+        FILE *f = fopen(path, "r");
+        size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+        if (f)
+            fclose(f);
+        text[n] = 0;
+        if (strstr(text, ") S "))
+            break;
+    }
+    __atomic_store_n(&waiting, 0, __ATOMIC_SEQ_CST);
+    return strstr(text, ") S ") != NULL;
+}
+
 static inline const char *bits(unsigned e) {
     static char text[8][64];
     static int i;

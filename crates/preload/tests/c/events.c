@@ -22,6 +22,13 @@ static void *later(void *p) {
     return NULL;
 }
 
+static void *polls_in_vain(void *set) {
+    struct pollfd p = {.fd = *(int *)set, .events = POLLOUT};
+    begins_to_wait();
+    poll(&p, 1, -1);
+    return NULL;
+}
+
 int main(void) {
     int f[2];
     char b[65536] = {0};
@@ -128,6 +135,10 @@ int main(void) {
     printf("nested %s", said(poll(fds, 1, 2000)));
     printf(" %s\n", bits(fds[0].revents));
     pthread_join(t, NULL);
+    /* It is never writable: a thread that polls it for that sleeps, though the set has events. */
+    pthread_create(&t, NULL, polls_in_vain, &ep);
+    printf("in vain %d\n", falls_asleep());
+    CHECK(pthread_cancel(t) == 0 && pthread_join(t, NULL) == 0);
     close(c);
     nap(20);
     printf("gone %s\n", wait_for(200));

@@ -55,6 +55,55 @@ static void send_and_hear(int from, int to, int times) {
     printf("silent %d %s\n", poll(&p, 1, 0), said(report(from, &e, &level, &kind, &flags)));
 }
 
+static long result;
+
+static void *receives(void *fd) {
+    char b[8];
+    begins_to_wait();
+    result = recv(*(int *)fd, b, sizeof b, 0);
+    return NULL;
+}
+
+static char many[1 << 20];
+
+static void *sends(void *fd) {
+    begins_to_wait();
+    result = send(*(int *)fd, many, 1000, 0);
+    return NULL;
+}
+
+static void *selects(void *fd) {
+    fd_set urgent;
+    FD_ZERO(&urgent);
+    FD_SET(*(int *)fd, &urgent);
+    begins_to_wait();
+    result = select(*(int *)fd + 1, NULL, NULL, &urgent, NULL);
+    return NULL;
+}
+
+/* A notice that the program has not taken ends no call that waits for something else. */
+static void waits_beside_a_notice(int fd, int other) {
+    struct pollfd p = {.fd = fd};
+    pthread_t t;
+    CHECK(send(fd, "z", 1, MSG_ZEROCOPY) == 1 && recv(other, many, 1, 0) == 1);
+    CHECK(poll(&p, 1, 5000) == 1 && p.revents == POLLERR);
+    CHECK(pthread_create(&t, NULL, receives, &fd) == 0);
+    int sleeps = falls_asleep();
+    CHECK(send(other, "late", 4, 0) == 4 && pthread_join(t, NULL) == 0);
+    printf("recv sleeps %d and returns %ld\n", sleeps, result);
+    CHECK(pthread_create(&t, NULL, selects, &fd) == 0);
+    sleeps = falls_asleep();
+    CHECK(send(other, "u", 1, MSG_OOB) == 1 && pthread_join(t, NULL) == 0);
+    printf("select sleeps %d and returns %ld\n", sleeps, result);
+    while (send(fd, many, sizeof many, MSG_DONTWAIT) > 0)
+        ;
+    CHECK(pthread_create(&t, NULL, sends, &fd) == 0);
+    sleeps = falls_asleep();
+    while (recv(other, many, sizeof many, MSG_DONTWAIT) > 0 || pthread_tryjoin_np(t, NULL) != 0)
+        ;
+    printf("send sleeps %d and returns %ld\n", sleeps, result);
+}
+
 int main(void) {
     int f[2], on = 1;
     struct sockaddr_in at;
@@ -84,5 +133,6 @@ int main(void) {
     s = accept(l, NULL, NULL);
     CHECK(s >= 0);
     send_and_hear(c, s, 3);
+    waits_beside_a_notice(c, s);
     return 0;
 }

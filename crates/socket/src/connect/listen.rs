@@ -380,12 +380,16 @@ pub fn accept(sock: &Arc<Sock>, fd: RawFd, flags: i32) -> Result<Option<Accepted
     loop {
         let kernel = Some(fd).filter(|_| !sock.is_orphan());
         let patience = Patience { deferred: deferred.as_ref(), ..Patience::until(deadline) };
-        wait::for_listener(sock, kernel, patience).inspect_err(|_| hand_on(listener))?;
+        let is_last = wait::for_listener(sock, kernel, patience).inspect_err(|_| hand_on(listener))?;
         if let Some(accepted) = try_ours(sock, listener, flags)? {
             return Ok(Some(accepted));
         }
         if let Some(accepted) = try_kernel(sock, listener, fd, flags)? {
             return Ok(Some(accepted));
+        }
+        if is_last {
+            hand_on(listener);
+            return Err(Errno::AGAIN);
         }
     }
 }

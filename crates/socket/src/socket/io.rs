@@ -8,8 +8,9 @@ use crate::socket::Sock;
 use crate::wait::{self, Patience, Restarts};
 use control::KernelReason;
 use cycles::Section;
+use endpoint::blocked::Blocked;
 use endpoint::receive_wait::{Amount, Received, Receiving};
-use endpoint::stream::{Progress, Said, ready};
+use endpoint::stream::{Progress, Said};
 use endpoint::{Endpoint, state};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
@@ -96,12 +97,16 @@ fn receive_slowly(sock: &Arc<Sock>, buffers: &mut [&mut [u8]], mut rest: Receivi
     // A call for one byte does not wait after its first piece: no signal need be put off.
     let deferred = if rest.target > 1 { Deferred::begin() } else { None };
     while !rest.is_cut(link) {
-        match wait::for_more(sock, rest.so_far(), patience(deadline, rest.done, deferred.as_ref())) {
-            Err(_) if rest.done > 0 => break,
-            result => result?,
-        }
+        let is_last =
+            match wait::for_call(sock, rest.blocked(), patience(deadline, rest.done, deferred.as_ref())) {
+                Err(_) if rest.done > 0 => break,
+                result => result?,
+            };
         if rest.go_on(link, buffers)? {
             break;
+        }
+        if is_last {
+            return if rest.done > 0 { Ok(rest.done) } else { Err(Errno::AGAIN) };
         }
     }
     Ok(rest.done)
@@ -227,28 +232,25 @@ fn send_slowly(
         let is_first = may_lengthen && deadline.is_none_or(|deadline| soon < deadline);
         let until = if is_first { Some(soon) } else { deadline };
         let patience = patience(until, done, deferred.as_ref());
-        let waited = match wait::for_one(sock, ready::OUT, patience) {
-            Err(Errno::AGAIN) if is_first => {
+        let waited = match wait::for_call(sock, Blocked::Send, patience) {
+            Ok(true) if is_first && !sock.can_go_on(Blocked::Send) => {
                 may_lengthen = false;
-                link.lengthen(total - done)
+                link.lengthen(total - done).map(|()| false)
             }
             // The time limit is ours, not the program's.
-            Err(Errno::INTR) if is_first && done == 0 && wait::restarts(deadline) => Ok(()),
+            Ok(true) if is_first => Ok(false),
+            Err(Errno::INTR) if is_first && done == 0 && wait::restarts(deadline) => Ok(false),
             waited => waited,
         };
         if done > 0 && link.state() & (state::OVER | state::INTO_THE_VOID) != 0 {
             // Report what was sent; the next call reports the error.
             return Ok(done);
         }
-        match waited.and_then(|()| link.push(buffers, done, said)) {
-            Ok(Progress::Wait) if link.lacks_memory() => {
-                if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-                    return if done > 0 { Ok(done) } else { Err(Errno::AGAIN) };
-                }
-                sys::pause(STARVED);
-            }
-            Ok(Progress::Wait) => {}
-            Ok(Progress::Done(n)) => done += n,
+        match waited.and_then(|is_last| Ok((link.push(buffers, done, said)?, is_last))) {
+            Ok((Progress::Wait, true)) => return if done > 0 { Ok(done) } else { Err(Errno::AGAIN) },
+            Ok((Progress::Wait, false)) if link.lacks_memory() => sys::pause(STARVED),
+            Ok((Progress::Wait, false)) => {}
+            Ok((Progress::Done(n), _)) => done += n,
             Err(_) if done > 0 => return Ok(done),
             Err(e) => return Err(e),
         }

@@ -20,10 +20,11 @@ struct Ours {
 }
 
 impl Ours {
-    fn among(fds: &[libc::pollfd]) -> Self {
+    /// `told`: the bits of a socket that end the call, by those that the entry asks for.
+    fn among(fds: &[libc::pollfd], told: fn(i16) -> i16) -> Self {
         let mut ours = Self::default();
         for (i, entry) in fds.iter().enumerate().filter(|(_, entry)| entry.fd >= 0) {
-            if let Some(party) = party(entry) {
+            if let Some(party) = party(entry, told(entry.events)) {
                 ours.places.push(i);
                 ours.parties.push(party);
             }
@@ -49,8 +50,8 @@ impl Ours {
     }
 }
 
-/// The accelerated socket or epoll set behind a descriptor.
-fn party(entry: &libc::pollfd) -> Option<Party> {
+/// The accelerated socket or epoll set behind a descriptor; `None` also for a set of which no more is asked than what it never has.
+fn party(entry: &libc::pollfd, told: i16) -> Option<Party> {
     if let Some(sock) = fd_passing::settled(entry.fd) {
         if sock.role().is_none() && sock.is_put_off() {
             crate::process::io_uring::wanted(&sock.share(), entry.fd);
@@ -58,10 +59,10 @@ fn party(entry: &libc::pollfd) -> Option<Party> {
         sock.role()?;
         let sock = sock.share();
         crate::connect::listen::await_by_call(&sock);
-        return Some(Party::Sock(sock, u32::from(entry.events as u16)));
+        return Some(Party::Sock(sock, u32::from(told as u16)));
     }
     let set = tables::SETS.pin(entry.fd)?;
-    (set.is_polled() || detached::is_locked()).then(|| Party::Set(set.share()))
+    (entry.events & READ != 0 && (set.is_polled() || detached::is_locked())).then(|| Party::Set(set.share()))
 }
 
 /// How long a call waits (`None`: for ever), and which signals are blocked meanwhile.
@@ -72,12 +73,21 @@ pub fn poll(
     fds: &mut [libc::pollfd],
     wait: impl FnOnce() -> Result<Wait, Errno>,
 ) -> Option<Result<usize, Errno>> {
+    poll_for(fds, |events| events | libc::POLLERR | libc::POLLHUP, wait)
+}
+
+/// As [`poll`]; `told`: as for [`Ours::among`].
+fn poll_for(
+    fds: &mut [libc::pollfd],
+    told: fn(i16) -> i16,
+    wait: impl FnOnce() -> Result<Wait, Errno>,
+) -> Option<Result<usize, Errno>> {
     let _waiting = cycle_account::enter(Section::Wait);
     let touches = |e: &libc::pollfd| e.fd >= 0 && tables::is_ours(e.fd);
     if !fds.iter().any(touches) {
         return None;
     }
-    let ours = Ours::among(fds);
+    let ours = Ours::among(fds, told);
     if ours.places.is_empty() {
         return None;
     }
@@ -108,7 +118,7 @@ fn mixed(
         for (i, party) in ours.each() {
             // A set is only readable or not, so it is filtered here; a socket filters by its own wanted bits.
             let asked = match party {
-                Party::Sock(..) | Party::Acceptor(_) | Party::Reader(..) => u32::MAX,
+                Party::Sock(..) | Party::Acceptor(_) | Party::Caller(..) => u32::MAX,
                 Party::Set(_) => u32::from(fds[i].events as u16),
             };
             fds[i].revents |= (party.ready() & asked) as u16 as i16;
@@ -139,6 +149,12 @@ pub struct Sets<'a> {
 
 const READ: i16 = libc::POLLIN | libc::POLLRDNORM;
 const WRITE: i16 = libc::POLLOUT | libc::POLLWRNORM;
+
+/// The bits that end a `select` which asks for `events`.
+fn selected(events: i16) -> i16 {
+    let with = |asked, also| if events & asked != 0 { asked | also } else { 0 };
+    with(READ, libc::POLLHUP | libc::POLLERR) | with(WRITE, libc::POLLERR) | with(libc::POLLPRI, 0)
+}
 
 fn has(set: &Option<&mut [u64]>, fd: RawFd) -> bool {
     let i = fd as usize;
@@ -171,7 +187,7 @@ pub fn select(
         .filter(|e| e.events != 0)
         .collect();
     let asked: Vec<i16> = list.iter().map(|e| e.events).collect();
-    let result = poll(&mut list, wait)?;
+    let result = poll_for(&mut list, selected, wait)?;
     if let Err(e) = result {
         return Some(Err(e));
     }
@@ -185,13 +201,13 @@ pub fn select(
     let mut n = 0;
     for (entry, asked) in list.iter().zip(asked) {
         let got = entry.revents;
-        if asked & READ != 0 && got & (READ | libc::POLLHUP | libc::POLLERR) != 0 {
+        if got & selected(asked & READ) != 0 {
             n += put(&mut sets.read, entry.fd);
         }
-        if asked & WRITE != 0 && got & (WRITE | libc::POLLERR) != 0 {
+        if got & selected(asked & WRITE) != 0 {
             n += put(&mut sets.write, entry.fd);
         }
-        if asked & libc::POLLPRI != 0 && got & libc::POLLPRI != 0 {
+        if got & selected(asked & libc::POLLPRI) != 0 {
             n += put(&mut sets.except, entry.fd);
         }
     }
