@@ -464,7 +464,7 @@ fn nap(
         let limit = left(deadline);
         match mask {
             _ if link.mapped.is_mute() => Some(at_most(limit, BLIND)),
-            Some(_) => Some(at_most(limit, context.client.naps.between_signals())),
+            Some(_) => Some(at_most(limit, context.between_signals())),
             None => limit,
         }
     };
