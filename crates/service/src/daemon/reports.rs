@@ -76,6 +76,8 @@ impl Service {
             return self.turns.add(user, id, Kind::Piece);
         }
         if let Some((_, Asked::Made(job))) = peer.report.replace((number, Asked::Written)) {
+            // As soon as the helper has it.
+            peer.may_have_unread = true;
             let Ok(memfd) = new_memfd().map(Arc::new) else {
                 self.answer(Asker { id, number }, Answer::out_of_descriptors());
                 return self.sent_report(id);

@@ -207,8 +207,8 @@ impl Registry {
             Request::OpenRegion { .. }
             | Request::Context { .. }
             | Request::Region { .. }
-            | Request::Listen { .. }
             | Request::Connect { .. } => Answer::Silent,
+            Request::Listen { .. } if shown.is_some() => Answer::Silent,
             Request::Waker { region, context } => {
                 self.wake_sleeper(id, region, context);
                 Answer::Silent

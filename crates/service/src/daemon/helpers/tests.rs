@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::registry::Registry;
+use crate::registry::process::descriptors::{Descriptors, Payer};
 use crate::registry::report::job::{Making, Refused};
 use crate::registry::report::new_memfd;
 use control::{Reply, Request, ToApplication};
@@ -218,4 +219,35 @@ fn a_policy_is_read_by_a_helper() {
     let mut helpers = helpers();
     helpers.ask(SERVICE, Job::ReadPolicy(None), Instant::now()).unwrap();
     assert!(matches!(&next(&mut helpers)[..], [Done::Policy(None, Ok(rules))] if rules.is_empty()));
+}
+
+#[test]
+fn a_line_that_waits_to_be_closed_counts_as_its_users_until_it_is() {
+    let (mut helpers, mut all, now) = (helpers(), Descriptors::open(), Instant::now());
+    let (_its, _orders) = add_idle(&mut helpers);
+    let who = Payer { uid: USER.uid, has_share: false };
+    for _ in 0..3 {
+        let charge = all.charge(who, 1, 0);
+        helpers.ask(USER, Job::Close(sockets().0, charge), now).unwrap();
+    }
+    assert_eq!(all.used(), 3, "one is being closed, two wait");
+    for left in [2, 1, 0] {
+        helpers.outbox.send((0, Word::Done(None))).unwrap();
+        helpers.finished(now);
+        assert_eq!(all.used(), left);
+    }
+}
+
+#[test]
+fn root_of_a_container_neither_waits_for_the_hosts_helper_nor_is_exempt_from_the_limit() {
+    let mut helpers = helpers();
+    let host = User { uid: 0, is_administrator: true };
+    let kept: Vec<_> = (0..HELPERS_MAX + 2).map(|_| add_idle(&mut helpers)).collect();
+    let now = Instant::now();
+    helpers.ask(host, Job::Close(sockets().0, None), now).unwrap();
+    helpers.ask(user(0), Job::Close(sockets().0, None), now).unwrap();
+    assert_eq!(helpers.running().count(), 2, "each has a helper");
+    (1..100).for_each(|uid| helpers.ask(user(uid), Job::Close(sockets().0, None), now).unwrap());
+    assert_eq!(helpers.running().count(), 1 + HELPERS_MAX);
+    drop(kept);
 }

@@ -91,6 +91,12 @@ impl Descriptors {
         Some(Charge::new(count, [self.all.clone(), its.clone()]))
     }
 
+    /// How many are charged.
+    #[cfg(test)]
+    pub fn used(&self) -> usize {
+        self.all.load(Relaxed)
+    }
+
     /// Charges a user with one descriptor that the service has whether it will or not.
     pub fn charge_anyway(&mut self, who: Payer) -> Charge {
         let its = self.users.entry((who.uid, who.has_share)).or_default();
