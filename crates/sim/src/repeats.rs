@@ -173,7 +173,7 @@ impl Sent {
 
 impl Sent {
     /// Notes a segment without data. True when it says what the last ones said, and more often than something has happened.
-    fn says_again(&mut self, packet: &TcpPacket, at: Instant, (before, now): (u64, u64)) -> bool {
+    fn says_again(&mut self, packet: &TcpPacket, at: Instant, before: u64, now: u64) -> bool {
         let (header, reports) = (packet.header, packet.options.sack.as_slice());
         let same = self.bare.as_mut().filter(|last| last.header == header && last.reports == reports);
         let Some(last) = same else {
@@ -244,7 +244,7 @@ impl Repeats {
         }
         flow.is_over = flags.contains(TcpFlags::RST);
         if left == right || flags.contains(TcpFlags::SYN) {
-            if flow.says_again(&packet, self.now, (before, now)) {
+            if flow.says_again(&packet, self.now, before, now) {
                 self.breach
                     .get_or_insert_with(|| format!("says again {header:?}, and nothing has come: {of:?}"));
             }
