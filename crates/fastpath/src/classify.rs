@@ -196,6 +196,7 @@ impl State {
     /// Says whether a waiting frame may go before others: the next segment in order of an express flow, which asks to be one, or has a small receive
     /// window, so that its peer has at most the initial window of bytes under way; or a segment of no flow, which begins a connection.
     /// `taken`: the segment of a flow that was taken last and is not handled yet.
+    #[inline(always)]
     pub(crate) fn express(
         &self,
         flows: &Flows,
