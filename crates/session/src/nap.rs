@@ -12,6 +12,12 @@ use std::time::Duration;
 const TURN: Duration = Duration::from_millis(50);
 /// Longest nap of a thread: others with which it shares the turns may have left.
 const TURNS_MOST: Duration = Duration::from_secs(10);
+/// Longest nap of a thread whose signals are put off meanwhile: it lets them in before each. No call sleeps on a word and lets signals in as it
+/// falls asleep, as `ppoll` does on descriptors, which a thread that naps lacks. With many threads this grows, so that those of a process let
+/// signals in a thousand times a second in all; a signal to the process is taken by the first that does.
+const SIGNALS: Duration = Duration::from_millis(20);
+const SIGNALS_APART: Duration = Duration::from_millis(1);
+const SIGNALS_MOST: Duration = Duration::from_secs(1);
 /// A thread that begins a nap looks first if none has looked for so long.
 const OVERDUE_NS: u64 = 1_000_000_000;
 
@@ -67,8 +73,36 @@ impl Naps {
         (TURN * sharing).min(TURNS_MOST)
     }
 
+    /// How long a thread may nap whose signals are put off.
+    pub fn between_signals(&self) -> Duration {
+        (SIGNALS_APART * self.asleep.load(Ordering::Relaxed)).clamp(SIGNALS, SIGNALS_MOST)
+    }
+
     /// A thread naps no more.
     pub fn end(&self) {
         self.asleep.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_threads_that_put_signals_off_let_them_in_a_thousand_times_a_second_in_all() {
+        let naps = Naps::default();
+        for asleep in 1..=1_000 {
+            naps.begin();
+            let between = naps.between_signals();
+            assert!(between >= SIGNALS_APART * asleep, "{asleep} threads, each after {between:?}");
+            // A few threads are as quick as one, and no thread is much slower than it must be.
+            assert!(between == SIGNALS || between == SIGNALS_APART * asleep, "{asleep}: {between:?}");
+        }
+        for _ in 0..5_000 {
+            naps.begin();
+        }
+        assert_eq!(naps.between_signals(), SIGNALS_MOST);
+        (0..6_000).for_each(|_| naps.end());
+        assert_eq!(naps.between_signals(), SIGNALS);
     }
 }

@@ -298,6 +298,11 @@ impl Context {
         Ok(is_told)
     }
 
+    /// How long a thread may [`nap`](Self::nap) whose signals are put off.
+    pub fn between_signals(&self) -> Duration {
+        self.client.naps.between_signals()
+    }
+
     /// For the thread of a bare context, which lies at `place`: sleeps on the word there while it is `seen`, for `limit` at most. True: nothing has
     /// woken it, it only had its turn at the control line.
     ///

@@ -31,8 +31,6 @@ use std::time::{Duration, Instant};
 
 /// Longest sleep when no context is left to be woken through, or when the other side sends no wake-ups: then the thread polls.
 const BLIND: Duration = Duration::from_millis(1);
-/// Longest nap during which signals are put off: the caller lets them in before each.
-const SIGNALS: Duration = Duration::from_millis(20);
 /// Up to this many `pollfd` entries are kept on the stack.
 const FEW: usize = 16;
 
@@ -466,7 +464,7 @@ fn nap(
         let limit = left(deadline);
         match mask {
             _ if link.mapped.is_mute() => Some(at_most(limit, BLIND)),
-            Some(_) => Some(at_most(limit, SIGNALS)),
+            Some(_) => Some(at_most(limit, context.between_signals())),
             None => limit,
         }
     };
