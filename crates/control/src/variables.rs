@@ -1,6 +1,7 @@
 //! The variables of the environment that the library obeys. All of them are read here, because a program with more rights than its caller must
 //! obey none: the kernel says so (`AT_SECURE`, getauxval(3)) of a program that is set-user-ID or set-group-ID, or has capabilities of its file.
 //! The caller has written the environment, and could name a service of its own, to which the program would show its sockets and its bytes.
+//! Nor does such a program pass them on: a helper that it runs after `setuid(0)` has the same rights, and the kernel does not say so of it.
 
 use std::ffi::OsString;
 
@@ -22,3 +23,21 @@ pub fn variable(name: &str) -> Option<OsString> {
 pub fn text(name: &str) -> Option<String> {
     variable(name)?.into_string().ok()
 }
+
+/// Takes the library's variables out of the environment of a program that must not obey them, as the loader does with its own (ld.so(8)).
+extern "C" fn forget() {
+    if !is_secure() {
+        return;
+    }
+    let ours = |name: &OsString| name.as_encoded_bytes().starts_with(b"TOWPATH_");
+    for name in std::env::vars_os().map(|(name, _)| name).filter(ours) {
+        // SAFETY: this runs before `main`. Where it runs later, as the library is loaded by `dlopen`, another thread may read the environment: the
+        // C library moves its pointers to the left one by one, and frees neither them nor what they point to.
+        unsafe { std::env::remove_var(name) };
+    }
+}
+
+/// Runs at the start of every program that has this crate, by whichever library: before the program can start another.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static FORGET: extern "C" fn() = forget;

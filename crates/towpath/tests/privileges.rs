@@ -10,6 +10,7 @@ use rustix::thread::{
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -371,6 +372,52 @@ fn as_the_unit_starts_it_every_user_believes_the_service_and_a_second_core_recei
     assert!(after["cores"][1]["packets"].as_u64().unwrap() > before, "{after}");
     service.check(CapabilitySet::empty(), Some(*uid));
     service.end();
+}
+
+/// The helper has the same rights as the program, but the kernel does not say of it that its caller has fewer.
+#[test]
+fn a_program_with_more_rights_than_its_caller_hands_the_library_s_variables_to_no_helper() {
+    let [_, (_, Some(uid))] = &users()[..] else { return println!("skipped: there is no user nobody") };
+    let folder = folder();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/variables.c");
+    let program = folder.path().join("variables");
+    let of_test = std::env::current_exe().unwrap();
+    let folder_of_tests = of_test.parent().unwrap();
+    for name in ["libtowpath_preload.so", "libtowpath.so"] {
+        let copy = folder.path().join(name);
+        let of_tests = [folder_of_tests.join(name), folder_of_tests.parent().unwrap().join(name)];
+        let newest = of_tests
+            .iter()
+            .filter(|file| file.exists())
+            .max_by_key(|file| file.metadata().unwrap().modified().unwrap());
+        std::fs::copy(newest.expect("both are built with the workspace"), &copy).unwrap();
+        let mut link = Command::new("cc");
+        link.args(["-O1", "-Wall", "-Werror", "-Wl,--no-as-needed", "-o"]).args([&program, &source]);
+        let run = format!("-Wl,-rpath,{}", folder.path().display());
+        assert!(link.arg(&copy).arg(run).status().unwrap().success());
+        let bits = |mode| {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            std::fs::set_permissions(&program, mode).unwrap();
+        };
+        let run = || {
+            let mut command = Command::new(&program);
+            command.arg(&program).arg0("program").env_remove("TOWPATH_PRELOAD");
+            command.envs([("TOWPATH_CONTROL", "/mine"), ("TOWPATH_TRUST_UID", "4711")]);
+            String::from_utf8(command.output().unwrap().stdout).unwrap()
+        };
+        let all = "TOWPATH_CONTROL=/mine TOWPATH_TRUST_UID=4711";
+        bits(0o755);
+        assert_eq!(run(), format!("program secure 0: {all}\nhelper secure 0: {all}\n"), "{name}");
+        if std::os::unix::fs::chown(&program, Some(*uid), None).is_err() {
+            return println!("skipped: needs root");
+        }
+        bits(0o4755);
+        let says = run();
+        if says.starts_with("program secure 0") {
+            return println!("skipped: files here give no rights (nosuid)");
+        }
+        assert_eq!(says, "program secure 1:\nhelper secure 0:\n", "{name}");
+    }
 }
 
 /// The bytes of a request on a control line.
