@@ -7,7 +7,7 @@
 mod common;
 
 use crate::common::{App, Daemon, listener};
-use control::{Push, Reply, Report, Request};
+use control::{Push, Reply, Report, Request, ToApplication, ToService};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::IoSlice;
 use rustix::net::{
@@ -56,6 +56,10 @@ fn a_full_count_of_descriptors_in_flight_detaches_nobody() {
     }
     let (mut there, mut here) = (client.connect(address), server.accept_wait(queue).0);
     let full = fill();
+    // A helper cannot be given the line of a report now: it waits.
+    let tool = daemon.dial();
+    let said = ToService { number: 1, request: Request::Report(Report::Sockets) };
+    tool.send(&said, &[], true).unwrap();
     let (reply, fds) = server.ask(Request::Context { context: 5 });
     assert!(matches!(reply, Reply::Refused { .. }) && fds.is_empty(), "{reply:?}");
     // A push loses its descriptor.
@@ -69,6 +73,8 @@ fn a_full_count_of_descriptors_in_flight_detaches_nobody() {
     client.send(&mut there, b"goes on");
     assert_eq!(server.receive_exact(&mut here, 7), b"goes on");
     drop(full);
+    let report = tool.receive::<ToApplication>(true).unwrap();
+    assert!(matches!(report.message, ToApplication::Reply(1, Reply::Text)), "{:?}", report.message);
     let [_, after] = server.ask_again_for_wakers();
     assert!(after > 0, "what was lost comes when it is asked for");
     assert_eq!(server.ask(Request::Context { context: 5 }).0, Reply::Done);

@@ -498,11 +498,17 @@ impl Helpers {
 
     fn give(&mut self, name: Name, owner: Owner, mut job: Job, now: Instant) {
         let Some(helper) = self.helpers.get_mut(&name) else { return };
-        let report = job.take_report();
         let running = Running { owner, task: job.task(), since: now, is_stuck: false, keeps: false };
         // Neither call waits: the helper has taken everything that was sent before.
         let sent =
             send_descriptor(&helper.socket, job.descriptor().unwrap_or(self.told.as_fd()), job.other());
+        if let Err(Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM) = sent {
+            // Too many descriptors are in flight, by whoever: the job waits.
+            self.waiting.entry(owner).or_default().push_front(job);
+            self.rest = Some(now + PAUSE);
+            return;
+        }
+        let report = job.take_report();
         let sent = sent.and_then(|()| helper.tasks.send((running.task, report)).map_err(|_| Errno::PIPE));
         let Err(error) = sent else {
             helper.running = Some(running);
