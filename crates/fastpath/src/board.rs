@@ -8,7 +8,7 @@
 //! ```
 //! A flow without losses has no runs at all. Every change goes through [`Board`], which keeps the byte sums.
 
-use crate::lender::{Lender, Stock};
+use crate::lender::{Lender, Part, Stock};
 use crate::runs::{Board, Pieces};
 use crate::setup::State;
 use base::SeqNumber;
@@ -22,6 +22,8 @@ const MARKS: usize = 32;
 /// Largest number of loss records of a service with many cores. 8.3 KiB each; a flow that finds none free goes on with less knowledge.
 const RECORDS_MAX: usize = 2048;
 
+/// Flows with windows of several bursts have one, so one peer may be where most flows go: it gets seven eighths of what is idle.
+const PART: Part = Part { times: 1, of: 7 };
 /// Bytes from the end of the mark before up to `end` were sent at `at`, or at most a sixteenth of a round trip later.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
@@ -66,13 +68,13 @@ impl RecordStock {
 impl Records {
     // SETUP: made with the core.
     pub(crate) fn new(config: &Config) -> Self {
-        Self(Lender::new(count(config, 1), || Box::new(Record::EMPTY)))
+        Self(Lender::new(count(config, 1), PART, || Box::new(Record::EMPTY)))
     }
 
     /// The records of a core that shares them with others. It has a number for each record of all.
     // SETUP: made with the core.
     pub(crate) fn shared(stock: RecordStock) -> Self {
-        Self(Lender::shared(stock.0))
+        Self(Lender::shared(stock.0, PART))
     }
 
     /// Lends an idle record to the flow, unless it has one, and moves its runs there. False when no record is idle, or its peer has its part already.

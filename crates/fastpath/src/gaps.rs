@@ -4,7 +4,7 @@
 //! flow that gets no record goes on with the intervals of its own.
 
 use crate::core::Core;
-use crate::lender::{Lender, Stock};
+use crate::lender::{Lender, Part, Stock};
 use base::SeqNumber;
 use flow::{Ahead, Cold, Config, FlowMut, INTERVALS, INTERVALS_MAX, Interval, Intervals};
 
@@ -12,6 +12,8 @@ use flow::{Ahead, Cold, Config, FlowMut, INTERVALS, INTERVALS_MAX, Interval, Int
 /// kernel gives memory for what was used.
 const RECORDS_EACH: usize = 256;
 const RECORDS_MAX: usize = 1024;
+/// A peer on a connection without many losses needs none, so one gets a third of what is idle.
+const PART: Part = Part { times: 2, of: 1 };
 /// A flow with so few intervals gives its record back.
 const FEW: u16 = INTERVALS as u16 / 2;
 
@@ -54,13 +56,13 @@ impl Gaps {
     /// The records of a core that is alone.
     // SETUP: made with the core.
     pub(crate) fn new(config: &Config) -> Self {
-        Self(Lender::new(count(config, 1), GapRecord::new))
+        Self(Lender::new(count(config, 1), PART, GapRecord::new))
     }
 
     /// The records of a core that shares them with others.
     // SETUP: made with the core.
     pub(crate) fn shared(stock: GapStock) -> Self {
-        Self(Lender::shared(stock.0))
+        Self(Lender::shared(stock.0, PART))
     }
 
     /// The flow's intervals, in order.

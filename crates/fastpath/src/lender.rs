@@ -1,7 +1,7 @@
 //! Records that flows borrow from their core, made with the cores: those lent, by number, and those idle.
 //!
-//! A peer gets a record while it has fewer than half as many as are idle: the fewer are left, the fewer each may have. So each peer, on however many
-//! connections, gets a third of what those before it have left, and leaves two thirds to the next.
+//! A peer gets a record while what it has is a small enough part of what is idle ([`Part`]): the fewer are left, the fewer each may have. So a peer, on
+//! however many connections, leaves something of what those before it have left to the next.
 
 use flow::PEERS;
 use std::sync::Arc;
@@ -10,6 +10,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Idle records that a core keeps at most when several cores share them, and how many it takes from them, or returns, at once.
 const CACHE: usize = 64;
 const SHARE: usize = 32;
+
+/// A peer gets a record while `times` the number that it has is below `of` times the number of idle ones: at last it has `of` parts of the
+/// `times + of` that those before it have left.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub times: usize,
+    pub of: usize,
+}
 
 /// The idle records that all cores of a service share.
 // SETUP: the lock is only tried; a core that does not get it goes on with the records that it has.
@@ -35,6 +43,8 @@ pub(crate) struct Lender<T> {
     idle: Vec<T>,
     /// The records of all cores, if there are several.
     stock: Option<Stock<T>>,
+    /// What a peer may have.
+    part: Part,
 }
 
 impl<T> Clone for Stock<T> {
@@ -75,19 +85,19 @@ impl<T> Stock<T> {
 impl<T> Lender<T> {
     /// The records of a core that is alone.
     // SETUP: made with the core.
-    pub(crate) fn new(count: usize, make: impl Fn() -> T) -> Self {
-        Self { idle: (0..count).map(|_| make()).collect(), ..Self::numbers(count) }
+    pub(crate) fn new(count: usize, part: Part, make: impl Fn() -> T) -> Self {
+        Self { idle: (0..count).map(|_| make()).collect(), ..Self::numbers(count, part) }
     }
 
     /// The records of a core that shares them with others. It has a number for each record of all.
     // SETUP: made with the core.
-    pub(crate) fn shared(stock: Stock<T>) -> Self {
-        let lender = Self::numbers(stock.count);
+    pub(crate) fn shared(stock: Stock<T>, part: Part) -> Self {
+        let lender = Self::numbers(stock.count, part);
         Self { idle: Vec::with_capacity(stock.count), stock: Some(stock), ..lender }
     }
 
     // SETUP: made with the core.
-    fn numbers(count: usize) -> Self {
+    fn numbers(count: usize, part: Part) -> Self {
         Self {
             lent: (0..count).map(|_| None).collect(),
             whose: vec![0; count].into(),
@@ -95,6 +105,7 @@ impl<T> Lender<T> {
             free: (0..count as u16).rev().collect(),
             idle: Vec::new(),
             stock: None,
+            part,
         }
     }
 
@@ -107,7 +118,8 @@ impl<T> Lender<T> {
     #[must_use]
     pub(crate) fn idle(&mut self, peer: u16) -> Option<T> {
         let left = self.stock.as_ref().map_or(0, |stock| stock.left.load(Ordering::Relaxed));
-        if 2 * usize::from(self.peers[usize::from(peer)]) >= self.idle.len() + left {
+        let its = usize::from(self.peers[usize::from(peer)]);
+        if self.part.times * its >= self.part.of * (self.idle.len() + left) {
             return None;
         }
         if let (true, Some(stock)) = (self.idle.is_empty(), &self.stock) {
@@ -156,6 +168,8 @@ impl<T> Lender<T> {
 mod tests {
     use super::*;
 
+    const HALF: Part = Part { times: 2, of: 1 };
+
     /// Lends to the peer until it gets none; returns how many it got.
     fn greedy(lender: &mut Lender<u8>, peer: u16) -> usize {
         (0..1_000)
@@ -166,7 +180,7 @@ mod tests {
     #[test]
     fn greedy_peers_leave_something_to_the_next() {
         for count in [64, 256, 1024] {
-            let mut lender = Lender::new(count, || 0);
+            let mut lender = Lender::new(count, HALF, || 0);
             let mut left = count;
             for peer in 0..8 {
                 let got = greedy(&mut lender, peer);
@@ -175,14 +189,14 @@ mod tests {
             }
             assert!(left > 0);
         }
-        let mut lender = Lender::new(1, || 0);
+        let mut lender = Lender::new(1, HALF, || 0);
         assert_eq!((greedy(&mut lender, 5), greedy(&mut lender, 5)), (1, 0), "the last one is lent, too");
     }
 
     #[test]
     fn what_comes_back_is_the_peers_again_also_by_another_core() {
         let stock = Stock::new(256, || 0);
-        let (mut here, mut there) = (Lender::shared(stock.clone()), Lender::shared(stock));
+        let (mut here, mut there) = (Lender::shared(stock.clone(), HALF), Lender::shared(stock, HALF));
         let mut numbers: Vec<u16> = (0..8)
             .map(|_| here.idle(7).map(|record| here.put_in(record, 7)).expect("some are idle"))
             .collect();

@@ -98,12 +98,9 @@ mod tests {
             // A few threads are as quick as one, and no thread is much slower than it must be.
             assert!(between == SIGNALS || between == SIGNALS_APART * asleep, "{asleep}: {between:?}");
         }
-<<<<<<< HEAD
-=======
         for _ in 0..5_000 {
             naps.begin();
         }
->>>>>>> waits
         assert_eq!(naps.between_signals(), SIGNALS_MOST);
         (0..6_000).for_each(|_| naps.end());
         assert_eq!(naps.between_signals(), SIGNALS);
