@@ -150,7 +150,7 @@ impl Registry {
         let holds: Vec<(u32, Hold)> = holds.map(|(index, hold)| (*index, *hold)).collect();
         let family = self.family_of_region(region);
         for (index, hold) in &holds {
-            let left = family.and_then(|family| self.still_held((region, family), *index, *hold, due));
+            let left = family.and_then(|family| self.still_held(region, family, *index, *hold, due));
             let Some(awake) = self.held.awake.get_mut(&region) else { break };
             match left {
                 Some(hold) => drop(awake.holds.insert(*index, hold)),
@@ -180,7 +180,7 @@ impl Registry {
     }
 
     /// Looks at one hold, and releases it if its time is over. `None`: nothing is held back there any more.
-    fn still_held(&self, (region, family): (u32, u32), index: u32, hold: Hold, due: Instant) -> Option<Hold> {
+    fn still_held(&self, region: u32, family: u32, index: u32, hold: Hold, due: Instant) -> Option<Hold> {
         let holder = self.holder(region, family, index)?;
         let from = held_from(holder.own, holder.block)?;
         if from != hold.from {
