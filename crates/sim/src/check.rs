@@ -147,8 +147,9 @@ fn check_flow(f: &FlowMut<'_>) -> Result<(), String> {
     // In recovery cwnd is the amount that proportional rate reduction allows now, pipe + sndcnt (RFC 6937 section 3): it may be zero.
     ensure(tx.mss > 0 && (tx.cwnd > 0 || rx.has(state::RECOVERY)), "mss and cwnd are positive")?;
     ensure(cold.window.is_programmed() == cold.program.is_some(), "a program and its law belong together")?;
-    let is_programs = !cold.window.is_programmed() || tx.cwnd == cold.window.cwnd();
-    ensure(is_programs, "nothing but its program sets the window of a flow")?;
+    let most = if cold.recovery.is_unheard() { u32::from(tx.mss) } else { u32::MAX };
+    let is_programs = !cold.window.is_programmed() || tx.cwnd == cold.window.cwnd().min(most);
+    ensure(is_programs, "nothing but its program sets the window of a flow, and timeouts without an answer")?;
     ensure(rx.unread() <= base::limits::RING_MAX * 2, "unread bytes fit the rings")?;
     let r = &cold.recovery;
     let known = if cold.runs > 0 { r.held + r.lost + r.again } else { 0 };

@@ -151,6 +151,8 @@ int main(int argc, char **argv) {
     char b;
     CHECK(setsockopt(at_client[0], SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon) == 0);
     printf("limit %s\n", said(recv(at_client[0], &b, 1, 0)));
+    soon.tv_usec = 0;
+    CHECK(setsockopt(at_client[0], SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon) == 0);
 
     /* A child uses a connection beside the sleeping threads of its parent. */
     pid_t child = fork();
