@@ -36,32 +36,42 @@ pub fn signals() -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Descriptors from this number on are high.
+const HIGH: RawFd = 4096;
+
+/// Another descriptor of the same, under a number that is higher than most others, if the limit allows: see [`separate_descriptors`].
+pub fn high(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    rustix::io::fcntl_dupfd_cloexec(fd, HIGH).or_else(|_| rustix::io::fcntl_dupfd_cloexec(fd, 0))
+}
+
 /// Gives the calling thread its own descriptor table with `own` and `keep`, under the same numbers, and `/dev/null`, for reading, as
 /// standard input, output and error. Returns `own`, which belongs to the thread alone from then on.
+///
+/// The kernel copies no descriptor below both (since Linux 6.12; before, for a moment): what others close then is closed. So both are [`high`].
 pub fn separate_descriptors(own: RawFd, keep: &[RawFd]) -> Result<OwnedFd, Errno> {
     fn ok(result: i64) -> Result<i64, Errno> {
         let error = || Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::NOSYS);
         if result < 0 { Err(error()) } else { Ok(result) }
     }
-    // SAFETY: the thread has just begun: no code in it expects a descriptor number of the old table to stay.
-    ok(i64::from(unsafe { libc::unshare(libc::CLONE_FILES) }))?;
+    let mut kept: Vec<u32> = keep.iter().chain([&own]).map(|fd| *fd as u32).collect();
+    kept.sort_unstable();
+    let (mut first, mut how) = (0, libc::CLOSE_RANGE_UNSHARE);
+    for last in kept.into_iter().map(Some).chain([None]) {
+        let end = last.map_or(u32::MAX, |fd| fd.wrapping_sub(1));
+        if first <= end && last != Some(0) {
+            // SAFETY: the thread has just begun: no code in it expects a descriptor of the old table. From the first call on it has a table
+            // of its own, in which nothing uses these numbers.
+            ok(unsafe { libc::syscall(libc::SYS_close_range, first, end, how) })?;
+            how = 0;
+        }
+        first = last.map_or(u32::MAX, |fd| fd + 1);
+    }
     // For reading: the service's filter refuses opening for writing. Writes to it fail like writes to a closed descriptor.
     // SAFETY: the path is a C string.
     let null = ok(i64::from(unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) }))?;
-    for number in 0..3 {
+    for number in (0..3).filter(|number| i64::from(*number) != null) {
         // SAFETY: both are numbers of this thread's own table.
         ok(i64::from(unsafe { libc::dup2(null as RawFd, number) }))?;
-    }
-    let mut kept: Vec<u32> = keep.iter().chain([&own]).map(|fd| *fd as u32).filter(|fd| *fd > 2).collect();
-    kept.sort_unstable();
-    let mut first = 3;
-    for last in kept.into_iter().map(Some).chain([None]) {
-        let end = last.map_or(u32::MAX, |fd| fd - 1);
-        if first <= end {
-            // SAFETY: closes numbers of this thread's own table that nothing in it uses.
-            ok(unsafe { libc::syscall(libc::SYS_close_range, first, end, 0) })?;
-        }
-        first = last.map_or(u32::MAX, |fd| fd + 1);
     }
     // SAFETY: the number is open in this thread's table, which nothing else closes.
     Ok(unsafe { OwnedFd::from_raw_fd(own) })

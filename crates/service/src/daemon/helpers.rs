@@ -285,7 +285,7 @@ impl Helpers {
             late: None,
             outbox,
             inbox,
-            told: new_eventfd()?,
+            told: Arc::new(sys::high(new_eventfd()?.as_fd())?),
             policy,
         })
     }
@@ -472,6 +472,7 @@ impl Helpers {
     fn start_one(&mut self, now: Instant) -> rustix::io::Result<()> {
         let (socket, its) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let its = sys::high(its.as_fd())?;
         let (tasks, orders) = channel();
         let (outbox, told, policy) = (self.outbox.clone(), self.told.clone(), self.policy.clone());
         let number = its.as_raw_fd();
