@@ -41,6 +41,8 @@ const REST: Duration = Duration::from_ms(100);
 const BARE_MAX: u64 = 64;
 /// Flows that are remembered in any case.
 const FLOWS: usize = 256;
+/// With more flows than these the last segments without data of flows that have nothing in flight are forgotten.
+const QUIET_FLOWS: usize = 2048;
 
 /// Least time from the first repetition of a byte to the `copies`-th when nothing was read between: repetitions above [`SOON_MAX`] are for
 /// timeouts.
@@ -224,7 +226,12 @@ impl Repeats {
         }
         if self.flows.len() > self.most {
             let is_quiet = |flow: &Sent| flow.bare.as_ref().is_none_or(|bare| bare.at.plus(REST) <= now);
-            self.flows.retain(|_, flow| !is_quiet(flow) || !flow.is_over && !flow.pieces.is_empty());
+            let is_in_flight = |flow: &Sent| !flow.is_over && !flow.pieces.is_empty();
+            self.flows.retain(|_, flow| !is_quiet(flow) || is_in_flight(flow));
+            if self.flows.len() > QUIET_FLOWS {
+                // The memory of the host is measured beside thousands of short connections, this oracle's included.
+                self.flows.retain(|_, flow| is_in_flight(flow));
+            }
             self.most = 2 * self.flows.len() + FLOWS;
         }
     }
