@@ -23,7 +23,6 @@ pub(crate) enum Heard {
     Segment {
         of: FourTuple,
         ack: Option<SeqNumber>,
-        is_syn: bool,
     },
     Other,
 }
@@ -127,7 +126,7 @@ impl Heard {
             Ok(Packet { body: Body::Tcp(packet), .. }) => {
                 let flags = packet.header.flags;
                 let ack = flags.contains(TcpFlags::ACK).then_some(packet.header.ack);
-                Self::Segment { of: packet.tuple().reversed(), ack, is_syn: flags.contains(TcpFlags::SYN) }
+                Self::Segment { of: packet.tuple().reversed(), ack }
             }
             _ => Self::Other,
         }
@@ -202,7 +201,7 @@ impl Repeats {
         self.common += fired;
         self.now = now;
         for heard in heard {
-            let Heard::Segment { of, ack, is_syn } = heard else {
+            let Heard::Segment { of, ack } = heard else {
                 self.common += 1;
                 self.others += 1;
                 continue;
@@ -211,9 +210,6 @@ impl Repeats {
             packets.entry(of).or_insert(flow.packets);
             flow.packets += 1;
             ack.into_iter().for_each(|ack| flow.acknowledge(ack));
-            if is_syn {
-                flow.pieces.clear();
-            }
         }
         for frame in sent {
             self.sent(frame, common, &mut packets);
@@ -314,7 +310,7 @@ mod tests {
 
     impl Watch {
         fn round(&mut self, packets: usize, fired: u64, sent: &[Vec<u8>]) -> bool {
-            let heard = (0..packets).map(|_| Heard::Segment { of: tuple(), ack: None, is_syn: false });
+            let heard = (0..packets).map(|_| Heard::Segment { of: tuple(), ack: None });
             let now = Instant::ZERO.plus(Duration::from_ms(self.1));
             self.0.round(now, heard, fired, sent.iter().map(Vec::as_slice));
             self.0.breach.is_none()
