@@ -351,8 +351,18 @@ impl Service {
             }
             Ok(message) => self.message(id, message),
             Err(LineError::WouldBlock) => {}
-            Err(LineError::Closed) => self.hang_up(id),
+            Err(LineError::Closed) => self.end_later(id),
             Err(e) => self.detach(id, &e.to_string()),
+        }
+    }
+
+    /// A line has ended, and all its messages are read. What follows takes long, and a hello that has come must not wait for the ends of a
+    /// hundred relatives: it takes its turn among the pieces.
+    fn end_later(&mut self, id: u32) {
+        self.attend(id, Attention::Nothing);
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.ready = Some(Err(LineError::Closed));
+            self.turns.add(peer.who.user(), id, Kind::Piece);
         }
     }
 

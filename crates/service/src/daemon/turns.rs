@@ -2,7 +2,8 @@
 //! report that is being made. The line that is served next is one of the user that has had the least time, so a user that has had more than
 //! another waits until that one has had as much, or has no work left. Within a user its lines take turns.
 //!
-//! Messages go before pieces of reports, which have one turn in four: who asks for reports under many user numbers delays a message by few.
+//! Messages go before pieces, which are parts of reports and the ends of lines. Pieces have one turn in four: a user that asks for reports
+//! under many user numbers delays a message by few, and a hello does not wait for the ends of a hundred other lines of its user.
 //!
 //! Time that was not asked for is not saved up: a user that begins to have work has had at least as much as the one served last. When no
 //! user has work all begin anew. This type reads no clock.
@@ -23,7 +24,7 @@ pub enum Kind {
     /// An event of a line.
     #[default]
     Message,
-    /// A piece of a report.
+    /// A piece of a report, or the end of a line.
     Piece,
 }
 

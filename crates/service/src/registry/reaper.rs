@@ -103,7 +103,8 @@ impl Registry {
             return Answer::Offence("it gave up a holder bit that it had not taken for a child".to_owned());
         }
         self.families.get_mut(&family_id).into_iter().for_each(|family| family.waits_no_more(holder));
-        self.release_holders(family_id, 1 << holder, false);
+        let line: HashSet<u32> = self.line_of(id).collect();
+        self.release_holders(family_id, |owner| line.contains(&owner), 1 << holder, false);
         // The process may have closed what the service holds, too.
         self.trusts.changed = true;
         self.hurry_round(id);
@@ -128,7 +129,9 @@ impl Registry {
         if let Some(family) = self.families.get_mut(&family_id) {
             family.leave(a.holder);
         }
-        let in_blocks = self.release_holders(family_id, 1 << a.holder, offender);
+        // Blocks with its bit or with one of its children are in its own region or in an ancestor's: its relatives may have very many others.
+        let in_blocks =
+            self.release_holders(family_id, |owner| a.descends_from(owner), 1 << a.holder, offender);
         self.wake_for_dead(&a);
         self.give_holder_back(id, a.holder);
         let unknown = in_blocks | self.promised_holders(id);
@@ -176,7 +179,7 @@ impl Registry {
             }
         }
         for (family, bits) in expired.into_iter().chain(over.iter().map(|f| (*f, u64::MAX))) {
-            self.release_holders(family, bits, offender);
+            self.release_holders(family, |_| true, bits, offender);
         }
         let held = self.held();
         self.reset_deferred(&held);
@@ -225,18 +228,28 @@ impl Registry {
 
     /// The region where a process, dead or alive, takes numbers of contexts and holder bits: that of the oldest ancestor with a region.
     fn oldest_region(&self, id: u32) -> Option<&AppRegion> {
-        let member = self.families.get(&self.family_of(id)?)?.member(id)?;
-        let line = member.ancestors.iter().copied().chain([id]);
-        line.filter_map(|id| self.regions.values().find(|r| r.owner == id)).next()
+        self.line_of(id).filter_map(|id| self.regions.values().find(|r| r.owner == id)).next()
     }
 
-    /// Clears `bits` in every socket block of the family and closes the sockets that no process holds then. Returns the holder bits found
-    /// that belong to no live process.
-    fn release_holders(&mut self, family: u32, bits: u64, offender: bool) -> u64 {
+    /// A process, dead or alive, after its ancestors, the oldest first.
+    fn line_of(&self, id: u32) -> impl Iterator<Item = u32> {
+        let member = self.family_of(id).and_then(|family| self.families.get(&family)?.member(id));
+        member.into_iter().flat_map(move |member| member.ancestors.iter().copied().chain([id]))
+    }
+
+    /// Clears `bits` in the socket blocks of those regions of the family whose owner `may_have` them, and closes the sockets that no process
+    /// holds then. Returns the holder bits found there that belong to no live process.
+    fn release_holders(
+        &mut self,
+        family: u32,
+        may_have: impl Fn(u32) -> bool,
+        bits: u64,
+        offender: bool,
+    ) -> u64 {
         let alive = self.families.get(&family).map_or(0, Family::holders) | TRUST;
         let members: Vec<u32> = self.families.get(&family).into_iter().flat_map(Family::member_ids).collect();
         let (mut unknown, mut orphans, mut shared) = (0, Vec::new(), Vec::new());
-        for r in self.regions.values().filter(|r| members.contains(&r.owner)) {
+        for r in self.regions.values().filter(|r| members.contains(&r.owner) && may_have(r.owner)) {
             for block in r.sock_blocks() {
                 let before = block.holders.load(Ordering::Acquire);
                 if before == 0 {
