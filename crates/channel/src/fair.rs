@@ -1,4 +1,5 @@
-//! A bounded number of things of peers, shared fairly: when there are too many, the network with the most of them loses one, which nobody can choose.
+//! A bounded number of places that peers share fairly. When all are taken, the network that has the most of them loses one, chosen by lot, so
+//! that no peer can choose which.
 
 use base::Seed;
 use core::net::{IpAddr, Ipv6Addr};
@@ -60,7 +61,7 @@ pub(crate) struct Fair<T> {
 }
 
 impl<T: PartialEq> Fair<T> {
-    /// Room for `most` things, and for `most_of_address` of one address. Both are at least 1. `seed` decides who loses a place.
+    /// Room for `most` things, and for `most_of_address` of one address. Both are at least 1. `seed` decides the lots.
     pub const fn new(most: usize, most_of_address: usize, seed: Seed) -> Self {
         Self { most, most_of_address, len: 0, seed, networks: BTreeMap::new() }
     }

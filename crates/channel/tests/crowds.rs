@@ -96,7 +96,7 @@ fn a_peer_that_has_proved_itself_before_gets_in_whatever_others_do() {
     assert!(gets_in(&mut scene, PEER, |scene| scene.silent(PEER, GREETINGS_OF_PEER - 1)));
 }
 
-/// Makes a channel from that address that asks, as anybody can, and proves nothing.
+/// Makes a channel from that address that asks for a session and proves nothing. A host needs no secret for that.
 fn asks(scene: &mut Scene, address: IpAddr) {
     let own = std::mem::replace(&mut scene.address, address);
     scene.session += 1;

@@ -1,4 +1,4 @@
-//! Whoever is told that a call can go on finds something to do, whatever stands in the words of the connection.
+//! A blocking call that is told to go on finds something to do, whatever stands in the words of the connection.
 
 use super::*;
 use crate::flags;

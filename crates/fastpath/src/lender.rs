@@ -24,7 +24,7 @@ pub(crate) struct Part {
 #[derive(Debug)]
 pub(crate) struct Stock<T> {
     idle: Arc<std::sync::Mutex<Vec<T>>>,
-    /// Length of `idle`, for those who do not have the lock.
+    /// Length of `idle`, for a core that does not hold the lock.
     left: Arc<AtomicUsize>,
     /// Number of records in all.
     count: usize,

@@ -158,8 +158,8 @@ impl Board<'_> {
         Change { begin, end, pieces: [head, new, tail], first, last }
     }
 
-    /// Of neighbours that touch and are of one kind, the pair whose times differ least, by its first run: joining them costs the difference
-    /// of their times.
+    /// The first of the two neighbouring runs that touch, are of one kind and differ least in time. Joining them loses only that
+    /// difference.
     fn alike(&self) -> Option<usize> {
         let runs = &self.runs[..usize::from(*self.count)];
         let pairs = runs.windows(2).enumerate().filter(|(_, pair)| is_alike(pair[0], pair[1]));

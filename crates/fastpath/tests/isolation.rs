@@ -521,8 +521,7 @@ fn each_segment_of_a_handshake_reaches_the_slow_path_before_the_bulk_frames_that
     }
 }
 
-/// Who comes by the hundred gains no more than half of a batch, and so a request gets through in the same round, and each second round is one
-/// for all.
+/// A flood of SYNs gets at most half of a batch, so that a request gets through in the same round. Each second round prefers nothing.
 #[test]
 fn a_flood_of_syns_leaves_express_and_bulk_flows_their_share_of_each_round() {
     let mut all = crowded();

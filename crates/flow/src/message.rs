@@ -236,7 +236,7 @@ struct Amount {
 #[derive(Default)]
 struct Taken([[AtomicUsize; 2]; UNASKED]);
 
-/// Kinds of frames that come unasked: from senders without a connection here, of whom a flood may come.
+/// Kinds of frames that come unasked, from senders without a connection here. Any of them may come as a flood.
 const UNASKED: usize = 3;
 /// The last of them: other segments of no flow.
 const UNKNOWN_FLOW: usize = 2;

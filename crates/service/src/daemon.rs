@@ -496,7 +496,7 @@ impl Service {
                     // A region that is not sealed works all the same.
                     let _ = self.helpers.ask(user, Job::Seal(region, memfd), self.registry.now());
                 }
-                // Who administers the service waits for nobody's turns, its own either.
+                // An administrator's messages are never counted against it: it does not wait for turns.
                 Output::Spent(uid, time) => {
                     self.turns.spent_for_messages(User { uid, is_administrator: false }, time);
                 }

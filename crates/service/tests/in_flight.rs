@@ -1,5 +1,5 @@
-//! The kernel refuses to send descriptors when too many are in flight for the service's user: nobody is detached for it. A program of its own, with a
-//! limit of descriptors that the test reaches.
+//! The kernel refuses to send descriptors when too many are in flight for the service's user. No program is detached for that. This test is a
+//! program of its own, because it lowers the limit of descriptors and reaches it.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 #![allow(dead_code, reason = "the other tests use the rest of the common part")]

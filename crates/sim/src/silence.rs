@@ -186,7 +186,7 @@ impl Bulk {
     /// The application has nothing to write for `time`, and the peer takes all that has come.
     ///
     /// # Errors
-    /// As [`pass`](Self::pass).
+    /// The same as [`pass`](Self::pass).
     pub fn rest(&mut self, time: Duration) -> Result<(), String> {
         self.is_idle = true;
         for _ in 0..1000 {

@@ -65,7 +65,7 @@ impl SlowPath {
         let header = EthernetHeader { dst: to, src: self.config.mac, ethertype: EtherType::ARP, vlan: None };
         let Ok(start) = header.emit(&mut buffer) else { return };
         if packet.emit(&mut buffer[start..]).is_ok() {
-            // Who asks asks again, and so do we.
+            // An ARP request that is lost is repeated, by the peer as by this host.
             let _ = self.send_frame(core, &buffer);
         }
     }

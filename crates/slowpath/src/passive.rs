@@ -160,8 +160,8 @@ impl SlowPath {
         }
     }
 
-    /// Sets the timer after which the next SYN-ACK is due. Only the timer itself sets it again: whoever repeats the SYN must not keep the connection
-    /// half-open for ever.
+    /// Sets the timer after which the next SYN-ACK is due. Only the timer itself sets it again: a peer that repeats its SYN must not keep the
+    /// connection half-open for ever.
     fn wait_for_final_ack(&mut self, now: Instant, id: u64) {
         let Some(tries) = self.listeners.entry(id).map(|half_open| half_open.tries) else { return };
         let timer = self.wheel.set(now.plus(self.syn_ack_timeout(tries)), Timer::HalfOpen(id));

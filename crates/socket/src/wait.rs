@@ -44,7 +44,7 @@ pub enum Party {
     Sock(Arc<Sock>, u32),
     /// A listener, of a thread that accepts: of several that sleep one is woken.
     Acceptor(Arc<Sock>),
-    /// A connection, of a thread whose call waits for nothing but what it can act on.
+    /// A connection. The thread's call is woken only by what it can act on.
     Caller(Arc<Sock>, Blocked),
     /// An epoll set, for the accelerated sockets in it. Its descriptor is polled in the kernel beside that.
     Set(Arc<Set>),

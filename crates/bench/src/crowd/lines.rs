@@ -99,7 +99,7 @@ impl Talker {
 /// What the hostile user does.
 #[derive(Clone, Copy, Debug)]
 pub enum Load {
-    /// Nothing.
+    /// It does nothing: the figures to compare with.
     Nothing,
     /// On 64 lines one report after the other.
     Reports(fn() -> Report),

@@ -27,7 +27,7 @@ pub(super) struct Entrance {
 }
 
 impl Entrance {
-    /// All places are free, and no peer is known. `seed` decides who loses a place.
+    /// All places are free, and no peer is known. `seed` decides which peer loses a place.
     pub const fn new(mut seed: Seed) -> Self {
         Self {
             strangers: Fair::new(STRANGERS_MAX, GREETINGS_OF_PEER, Seed::new(seed.next_u64())),

@@ -174,7 +174,7 @@ impl Job {
         }
     }
 
-    /// A further descriptor.
+    /// The descriptor that the job needs beside the line.
     fn other(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Report(.., memfd) => Some(memfd.as_fd()),
@@ -504,7 +504,7 @@ impl Helpers {
         let sent =
             send_descriptor(&helper.socket, job.descriptor().unwrap_or(self.told.as_fd()), job.other());
         if let Err(Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM) = sent {
-            // Too many descriptors are in flight, by whoever: the job waits.
+            // Too many descriptors are in flight, of this user or of others: the job waits.
             self.waiting.entry(owner).or_default().push_front(job);
             self.rest = Some(now + PAUSE);
             return;

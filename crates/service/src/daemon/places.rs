@@ -27,7 +27,7 @@ const BYTES_MOST: u64 = 64 << 20;
 pub struct Text {
     /// The memfd, which the asking process has, too.
     pub memfd: Arc<OwnedFd>,
-    /// Its length.
+    /// Length of the text, bytes.
     pub bytes: u64,
 }
 
@@ -37,7 +37,7 @@ pub struct Places {
     users: HashMap<User, Its>,
     /// Users with reports that wait; the next to get a place is first.
     turns: VecDeque<User>,
-    /// Places that users have who do not administer the service.
+    /// Places of users that are no administrators.
     taken: usize,
     /// The texts by line, and when they are to be emptied; `None`: a helper writes it.
     texts: HashMap<u32, (Text, Option<Instant>)>,

@@ -66,7 +66,7 @@ impl Owed {
     }
 }
 
-/// The kernel has no memory, or too many descriptors are in flight: nobody's offence.
+/// True when the kernel has no memory, or too many descriptors are in flight. The program has done nothing wrong.
 const fn is_shortage(e: &LineError) -> bool {
     matches!(e, LineError::Os(Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM | Errno::MFILE))
 }

@@ -18,7 +18,7 @@ const IDLE_MOST: usize = 64;
 /// Of so many turns one is for a piece of a report, while there are messages, too.
 const PIECE_EACH: u32 = 4;
 
-/// Kinds of work.
+/// A kind of work, which decides the order that it waits in.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Kind {
     /// An event of a line.
@@ -28,7 +28,7 @@ pub enum Kind {
     Piece,
 }
 
-/// All work.
+/// The work of all lines, in the order in which it will be done.
 #[derive(Debug, Default)]
 pub struct Turns {
     messages: Order,

@@ -126,7 +126,7 @@ impl Registry {
         self.unheard.add(region);
     }
 
-    /// Takes the regions whose doorbells are looked at now: some of them, for which their users pay.
+    /// Takes some of the regions whose doorbells must be looked at. The time that this takes is counted as their users'.
     pub fn take_unheard(&mut self) -> Vec<u32> {
         let some = self.unheard.take();
         for region in some.iter().filter_map(|region| self.regions.get(region)) {

@@ -18,7 +18,7 @@ pub struct Context {
     pub application: u32,
     /// The service writes it to wake the process, and never reads it.
     pub eventfd: Arc<OwnedFd>,
-    /// For the eventfd.
+    /// Counts the eventfd as its user's.
     _charge: Charge,
 }
 

@@ -40,12 +40,12 @@ pub struct Credentials {
     pub is_administrator: bool,
 }
 
-/// Whom the service's work is for. Root of a container may have the number of the host's root, and is another user.
+/// A user that the service works for. Root of a container may have the number of the host's root, and is another user.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct User {
-    /// The user's number.
+    /// The number that the kernel has for the user.
     pub uid: u32,
-    /// See [`Credentials`].
+    /// The same as [`Credentials::is_administrator`].
     pub is_administrator: bool,
 }
 

@@ -6,6 +6,7 @@ pub(crate) mod job;
 pub(crate) mod port_stats;
 pub(crate) mod profile;
 pub(crate) mod profile_switch;
+pub(crate) mod slots_left;
 pub(crate) mod socket_list;
 pub(crate) mod statistics;
 mod summary;
@@ -164,7 +165,7 @@ pub fn name_of(state: slowpath::State) -> &'static str {
 pub enum Begun {
     /// To be gone on with until it is complete.
     Job(Job),
-    /// The answer.
+    /// The report was short, and is answered at once.
     Answer(Answer),
 }
 

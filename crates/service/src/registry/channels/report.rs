@@ -6,8 +6,10 @@ use super::snapshot::{ChannelSeen, SessionSeen, Snapshot, SocketSeen};
 use crate::cores::answers;
 use crate::registry::Registry;
 use crate::registry::memory::connection::Stage;
+use crate::registry::memory::slot_key::SlotKey;
 use crate::registry::report::explain::of_shared;
 use crate::registry::report::job::{Making, Refused};
+use crate::registry::report::slots_left::SlotsLeft;
 use crate::registry::report::socket_list::channel_flow;
 use crate::registry::report::{Socket, Viewer, state};
 use channel::lane::Class;
@@ -210,45 +212,32 @@ pub struct ChannelsReport {
     report: Report,
     counts: Option<Counts>,
     known: Known,
-    /// The regions that are still to be looked at, and the slots of the last of them from this number on.
-    regions: Vec<u32>,
-    slot: u32,
+    left: SlotsLeft,
 }
 
 impl ChannelsReport {
-    /// Begins the report.
+    /// A report that has looked at nothing yet. Asks the engine for its counts.
     pub fn new(registry: &Registry, viewer: Viewer) -> Self {
         let (report, known) = registry.channels_report();
         let counts = Counts::ask(registry);
         let regions = registry.regions.keys().copied().filter(|_| counts.is_some()).collect();
-        Self { viewer, report, counts, known, regions, slot: 0 }
+        Self { viewer, report, counts, known, left: SlotsLeft::of(regions) }
     }
 }
 
 impl Making for ChannelsReport {
     fn go_on(&mut self, registry: &Registry, most: usize) -> bool {
         let own = registry.channels.as_ref().map(|channels| channels.own);
-        let mut left = most;
-        while left > 0 {
-            let Some(&region) = self.regions.last() else { return true };
-            let end = registry.regions.get(&region).map_or(0, |r| r.slots.end_used());
-            let upto = end.min(self.slot.saturating_add(left as u32));
-            for slot in self.slot..upto {
-                if own == Some(region) {
-                    self.known.ends.extend(registry.channel_ends(slot).map(|ends| (slot, ends)));
-                } else {
-                    let socket = registry.virtual_socket(region, slot, self.viewer);
-                    self.known.sockets.extend(socket.map(|socket| ((region, slot), socket)));
-                }
+        let (known, viewer) = (&mut self.known, self.viewer);
+        self.left.look(registry, most, |SlotKey { region, slot }| {
+            if own == Some(region) {
+                known.ends.extend(registry.channel_ends(slot).map(|ends| (slot, ends)));
+            } else {
+                let socket = registry.virtual_socket(region, slot, viewer);
+                known.sockets.extend(socket.map(|socket| ((region, slot), socket)));
             }
-            left = left.saturating_sub(1 + upto.saturating_sub(self.slot) as usize);
-            self.slot = upto;
-            if upto >= end {
-                self.regions.pop();
-                self.slot = 0;
-            }
-        }
-        self.regions.is_empty()
+            false
+        })
     }
 
     fn write(self: Box<Self>) -> Result<Vec<u8>, Refused> {

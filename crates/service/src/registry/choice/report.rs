@@ -5,6 +5,7 @@ use crate::registry::agents::report::{AgentShown, ProgramShown};
 use crate::registry::choice::{Governed, Law, Source};
 use crate::registry::memory::slot_key::SlotKey;
 use crate::registry::report::job::{Job, Making, Refused};
+use crate::registry::report::slots_left::SlotsLeft;
 use crate::registry::report::{Begun, Viewer, answer_of};
 use crate::registry::tcp::Flow;
 use crate::registry::{Answer, Registry};
@@ -50,58 +51,17 @@ struct Shown {
     info: TcpInfo,
 }
 
-/// The flows that are still to be looked at by a report: regions, and the slots of the last of them from `slot` on.
-#[derive(Debug)]
-struct FlowsLeft {
-    regions: Vec<u32>,
-    slot: u32,
-}
-
-impl FlowsLeft {
-    fn all(registry: &Registry) -> Self {
-        Self { regions: registry.regions.keys().copied().collect(), slot: 0 }
-    }
-
-    /// Looks at about `most` slots more, until `see` is true for a flow. True: no flow is left to look at, or to look for.
-    fn look(
-        &mut self,
-        registry: &Registry,
-        most: usize,
-        mut see: impl FnMut(SlotKey, &Flow) -> bool,
-    ) -> bool {
-        let mut left = most;
-        while left > 0 {
-            let Some(&region) = self.regions.last() else { return true };
-            let end = registry.regions.get(&region).map_or(0, |r| r.slots.end_used());
-            let upto = end.min(self.slot.saturating_add(left as u32));
-            for slot in self.slot..upto {
-                let key = SlotKey { region, slot };
-                if registry.flow_at(key).is_some_and(|flow| see(key, flow)) {
-                    return true;
-                }
-            }
-            left = left.saturating_sub(1 + upto.saturating_sub(self.slot) as usize);
-            self.slot = upto;
-            if upto >= end {
-                self.regions.pop();
-                self.slot = 0;
-            }
-        }
-        self.regions.is_empty()
-    }
-}
-
 /// The report of `towpath cc list` that is being made.
 #[derive(Debug)]
 struct ListReport {
     list: List,
-    left: FlowsLeft,
+    left: SlotsLeft,
 }
 
 impl Making for ListReport {
     fn go_on(&mut self, registry: &Registry, most: usize) -> bool {
         let flows = &mut self.list.flows;
-        self.left.look(registry, most, |key, _| {
+        self.left.look(registry, most, |key| {
             if let Some(governed) = registry.governed(key, None) {
                 *flows.entry(governed.in_force).or_insert(0) += 1;
             }
@@ -119,19 +79,19 @@ impl Making for ListReport {
 struct ShowReport {
     ends: FlowEnds,
     viewer: Viewer,
-    left: FlowsLeft,
+    left: SlotsLeft,
     shown: Option<Box<Shown>>,
 }
 
 impl Making for ShowReport {
     fn go_on(&mut self, registry: &Registry, most: usize) -> bool {
         let (ends, viewer, shown) = (self.ends, self.viewer, &mut self.shown);
-        self.left.look(registry, most, |key, flow| {
-            let is_it = flow.ends == [ends.local, ends.remote];
-            if is_it {
+        self.left.look(registry, most, |key| {
+            let flow = registry.flow_at(key).filter(|flow| flow.ends == [ends.local, ends.remote]);
+            if let Some(flow) = flow {
                 *shown = registry.shown_flow(key, flow, ends, viewer).map(Box::new);
             }
-            is_it
+            flow.is_some()
         })
     }
 
@@ -149,7 +109,7 @@ const UNKNOWN: &str = "there is no such flow over the port, or it is another use
 impl Registry {
     /// Begins to answer `Report::Congestion`; the control loop has checked that the asking user may make a change.
     pub fn congestion(&mut self, ask: CongestionAsk, viewer: Viewer) -> Begun {
-        let left = FlowsLeft::all(self);
+        let left = SlotsLeft::of(self.regions.keys().copied().collect());
         match ask {
             CongestionAsk::List => Begun::Job(Job::new(ListReport { list: self.list(), left })),
             CongestionAsk::Show(ends) => Begun::Job(Job::new(ShowReport { ends, viewer, left, shown: None })),

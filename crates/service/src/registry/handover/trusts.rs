@@ -235,8 +235,8 @@ impl Trusts {
         self.rounds.values().filter_map(due).min()
     }
 
-    /// The user whose round is looked at next: those with one take turns, piece by piece. Begins the round, if it is time for it. `None`:
-    /// nobody's is due.
+    /// The user whose round goes on next: users take turns, piece by piece. Begins the round if it is time for it. `None`: no round
+    /// is due.
     pub fn next_user(&mut self, now: Instant) -> Option<u32> {
         let others = self.rounds.range((Bound::Excluded(self.last), Bound::Unbounded));
         let mut all = others.chain(self.rounds.range(..=self.last));

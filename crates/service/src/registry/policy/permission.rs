@@ -16,10 +16,11 @@ use std::net::SocketAddr;
 /// Most characters of an error in the policy file that are sent to the command line, so that they fit a message.
 const MISTAKE_LEN: usize = 1024;
 
-/// A refusal. The kernel gets the socket, unless the address is the service's own, which the kernel does not have.
-/// Most listeners of one user at one port number, whatever their addresses: what asks who listens there goes through all of them.
+/// Most listeners of one user at one port number, whatever their addresses: a search for the listener of an address goes through all of
+/// them.
 pub const LISTENERS_MOST: usize = if cfg!(test) { 48 } else { 1024 };
 
+/// A refusal. The kernel gets the socket, unless the address is the service's own, which the kernel does not have.
 fn refused(is_own: bool, errno: Errno, reason: KernelReason) -> Option<Answer> {
     Some(if is_own { Answer::refused(errno, &reason.to_string()) } else { Answer::kernel(reason) })
 }

@@ -1,15 +1,16 @@
-//! The service's descriptors, by the users that it has them for: who lets the service open ever more leaves some to others.
+//! Counts the service's descriptors by the users for which it has opened them. A user that makes the service open ever more is refused
+//! while others can still have some.
 //!
 //! An ordinary user may have three times as many as are free: one user has three quarters at most, two have three sevenths each, and
-//! something is left however many users want all. Ports that are held for connections within the host are everybody's: they count as used,
-//! and their number is bounded where they are made (`local/port_space.rs`). Who administers the service is refused by the kernel alone.
+//! something is left however many users want all. Ports that are held for connections within the host belong to no user: they count as used,
+//! and their number is bounded where they are made (`local/port_space.rs`). An administrator is refused by the kernel alone.
 
 use rustix::process::{Resource, getrlimit};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Descriptors that are nobody's: the service's own, and some for files that it opens for a moment.
+/// Descriptors that belong to no user: the service's own, and some for files that it opens for a moment.
 const OWN: usize = 128;
 /// A user may have so many times what is free.
 const SHARE: usize = 3;
@@ -30,12 +31,12 @@ pub struct Descriptors {
     forget_at: usize,
 }
 
-/// Whose a descriptor is.
+/// The user that a descriptor is counted for.
 #[derive(Clone, Copy, Debug)]
 pub struct Payer {
-    /// The user.
+    /// Number of the user.
     pub uid: u32,
-    /// False for who administers the service: that one may have all that the kernel gives.
+    /// False for an administrator, who may have all that the kernel gives.
     pub has_share: bool,
 }
 
@@ -76,7 +77,7 @@ impl Descriptors {
         Self { most, all: Arc::default(), users: HashMap::new(), forget_at: 64 }
     }
 
-    /// Charges a user with `count` descriptors, while `others` are used for nobody. `None`: it has its share.
+    /// Charges a user with `count` descriptors, while `others` are used that belong to no user. `None`: it has its share.
     pub fn charge(&mut self, who: Payer, count: usize, others: usize) -> Option<Charge> {
         let used = self.all.load(Relaxed) + others + count;
         if self.users.len() >= self.forget_at {

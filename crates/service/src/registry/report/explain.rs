@@ -78,7 +78,7 @@ impl Explained {
 pub struct Explanation {
     /// The processes that the viewer may see, in order of their numbers.
     pub applications: Vec<Explained>,
-    /// Their sockets.
+    /// The sockets of these processes.
     pub sockets: Vec<Socket>,
     /// Cores, and how packets come to them; `None`: there is one core.
     pub cores: Option<Totals>,

@@ -40,7 +40,7 @@ pub trait Making: Debug + Send {
 pub struct Job(Box<dyn Making>);
 
 impl Job {
-    /// Begins a report.
+    /// A report of which nothing is made yet.
     pub fn new(making: impl Making + 'static) -> Self {
         Self(Box::new(making))
     }
