@@ -49,7 +49,9 @@ pub fn hold(is_ipv6: bool, reuses: bool, window: &mut u16) -> Option<Held> {
 fn bind_in_windows(socket: &OwnedFd, any: SocketAddr, window: &mut u16) -> Option<()> {
     for _ in 0..RANGE.len().div_ceil(WINDOW.into()) {
         let last = (*RANGE.end()).min(*window + (WINDOW - 1));
-        if set_local_port_range(socket.as_fd(), *window..=last).is_err() {
+        // From the first odd port on: then the kernel takes even ports first. A program that binds to port 0 gets an odd port as long as
+        // there is one, at its own address, and may go on to bind the same port at all addresses.
+        if set_local_port_range(socket.as_fd(), *window | 1..=last).is_err() {
             break;
         }
         *window = if last == *RANGE.end() { *RANGE.start() } else { last + 1 };
