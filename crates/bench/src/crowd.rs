@@ -106,7 +106,7 @@ fn measure(
         samples.add(&case, OURS, &format!("root's {word}"), "ms", ms);
     }
     let count = crowd.stop()?;
-    samples.add(&case, OURS, "requests of the load", "", count as f64);
+    samples.add(&case, OURS, "load", "requests", count as f64);
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 """Somebody else's test suite through Towpath, both ends accelerated on the loopback address, with one service for all of it.
 
 A part passes when every test passes that passes on kernel sockets on the same machine (a test that fails is tried there). Many
-of these tests measure time: one that has failed beside others is tried again alone, and has to pass each time. The whole proves something only if it tested us: at least 95 % of its TCP sockets must have been accelerated, by the service's count.
+of these tests measure time: one that has failed beside others is tried again when all parts are done, alone, and has to pass each time. The whole proves something only if it tested us: at least 95 % of its TCP sockets must have been accelerated, by the service's count.
 """
 
 import argparse
@@ -72,10 +72,9 @@ def run_once(suite, world, part, test=None, accelerated=False):
     return problem, ran, sorted(set(failed)), text
 
 
-def judge(suite, world, part):
-    """The tests that fail only through Towpath, what there is to tell, and what was printed."""
-    began = time.monotonic()
-    problem, ran, failed, text = run_once(suite, world, part, accelerated=True)
+def judge(suite, world, part, first):
+    """The tests that fail only through Towpath, what there is to tell, and what was printed in the `first` run. To be called when no other part runs."""
+    problem, ran, failed, text, seconds = first
     bad, told = [], []
     for test in failed:
         if test in run_once(suite, world, part, test)[2]:
@@ -86,7 +85,13 @@ def judge(suite, world, part):
             bad.append(test)
     if problem and not failed or ran == 0:
         bad.append(problem or "no test ran")
-    return bad, f"{ran} tests, {time.monotonic() - began:.0f} s" + "".join(f"; {word}" for word in told), text
+    return bad, f"{ran} tests, {seconds:.0f} s" + "".join(f"; {word}" for word in told), text
+
+
+def first_run(suite, world, part):
+    """What `run_once` returns, and how many seconds it took."""
+    began = time.monotonic()
+    return *run_once(suite, world, part, accelerated=True), time.monotonic() - began
 
 
 def show(ok, name, told, lines=()):
@@ -115,12 +120,24 @@ def run(suite, options):
         try:
             world.up()
             parts = options.only or list(suite.parts)
+
+            def conclude(part, first):
+                bad, told, text = judge(suite, world, part, first)
+                lines = [f"failed: {name}" for name in bad] + (text.splitlines()[-40:] if bad else [])
+                return show(not bad, f"suite.{suite.name}.{part}", told, lines)
+
             # Each program ends with the thread that started it: the threads stay until all parts are done.
             with ThreadPoolExecutor(suite.jobs) as pool:
                 try:
-                    for part, (bad, told, text) in zip(parts, pool.map(lambda part: judge(suite, world, part), parts)):
-                        lines = [f"failed: {name}" for name in bad] + (text.splitlines()[-40:] if bad else [])
-                        good &= show(not bad, f"suite.{suite.name}.{part}", told, lines)
+                    late = []
+                    for part, first in zip(parts, pool.map(lambda part: first_run(suite, world, part), parts)):
+                        if first[2]:
+                            # What has failed is tried again when no other part runs.
+                            late.append((part, first))
+                        else:
+                            good &= conclude(part, first)
+                    for part, first in late:
+                        good &= conclude(part, first)
                 except BaseException:
                     # Interrupted: without their programs the threads have nothing to wait for.
                     pool.shutdown(wait=False, cancel_futures=True)
