@@ -23,8 +23,8 @@ type Reading = Option<(Instant, u64)>;
 pub struct Machine {
     stat: Option<File>,
     pressure: Option<File>,
-    /// `cpu.max` of the service's cgroups, from its own to the root.
-    quotas: Vec<File>,
+    /// Those of the service's cgroups, from its own to the root.
+    quotas: Vec<Quota>,
     processors: Vec<usize>,
     idle: Reading,
     waited: Reading,
@@ -35,11 +35,12 @@ pub struct Machine {
 impl Machine {
     /// Opens the files, before the service gives up what it needs for that.
     pub fn open() -> Self {
-        let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let [own, mounts] = ["cgroup", "mountinfo"]
+            .map(|name| std::fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default());
         let mut machine = Self {
             stat: File::open("/proc/stat").ok(),
             pressure: File::open("/proc/pressure/cpu").ok(),
-            quotas: quota_files(&own).iter().filter_map(|path| File::open(path).ok()).collect(),
+            quotas: quota_places(&own, &mounts).iter().filter_map(Quota::open).collect(),
             processors: Vec::new(),
             idle: None,
             waited: None,
@@ -54,7 +55,7 @@ impl Machine {
         let set = rustix::thread::sched_getaffinity(None);
         self.processors =
             set.map(|set| (0..PROCESSORS).filter(|cpu| set.is_set(*cpu)).collect()).unwrap_or_default();
-        let quota = self.quotas.iter().filter_map(read).filter_map(|text| quota(&text)).min();
+        let quota = self.quotas.iter().filter_map(Quota::processors).min();
         let least = quota.unwrap_or(u64::MAX).min(self.processors.len() as u64).max(1);
         self.room.allowed = least.min(u64::from(u8::MAX)) as u8;
     }
@@ -134,23 +135,80 @@ fn waited_us(pressure: &str) -> Option<u64> {
     some.split_ascii_whitespace().find_map(|word| word.strip_prefix("total="))?.parse().ok()
 }
 
-/// Number of processors of a quota, rounded up, from `cpu.max`; `None`: no quota.
+/// The files that say how much processor time a cgroup may take.
+#[derive(Debug)]
+enum Quota {
+    /// `cpu.max` of the unified hierarchy: microseconds in each period, and the period.
+    Max(File),
+    /// `cpu.cfs_quota_us` and `cpu.cfs_period_us` of a hierarchy of version 1.
+    Cfs([File; 2]),
+}
+
+impl Quota {
+    fn open(place: &Place) -> Option<Self> {
+        let open = |name: &str| File::open(format!("{}/{name}", place.folder)).ok();
+        Some(match place.is_unified {
+            true => Self::Max(open("cpu.max")?),
+            false => Self::Cfs([open("cpu.cfs_quota_us")?, open("cpu.cfs_period_us")?]),
+        })
+    }
+
+    /// Number of processors, rounded up; `None`: no quota.
+    fn processors(&self) -> Option<u64> {
+        match self {
+            Self::Max(file) => quota(&read(file)?),
+            Self::Cfs([most, period]) => quota(&format!("{} {}", read(most)?.trim(), read(period)?.trim())),
+        }
+    }
+}
+
+/// Number of processors of a quota, rounded up, from "MICROSECONDS PERIOD"; `None`: no quota, which is "max" in version 2 and -1 in version 1.
 fn quota(text: &str) -> Option<u64> {
     let (most, period) = text.trim().split_once(' ')?;
     let (most, period): (u64, u64) = (most.parse().ok()?, period.parse().ok()?);
     (period > 0).then(|| most.div_ceil(period).max(1))
 }
 
-/// The paths of `cpu.max` for the cgroup that `/proc/self/cgroup` names, and all above it. Only the unified hierarchy has one.
-fn quota_files(own: &str) -> Vec<String> {
-    let path = own.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
-    // A path that leads out of our namespace begins with "/..".
-    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != "..").collect();
-    let of = |depth: usize| {
-        let folder: String = parts[..depth].iter().map(|part| format!("/{part}")).collect();
-        format!("/sys/fs/cgroup{folder}/cpu.max")
-    };
-    (0..=parts.len()).rev().map(of).collect()
+/// The folder of one cgroup.
+#[derive(PartialEq, Eq, Debug)]
+struct Place {
+    folder: String,
+    /// It is of the unified hierarchy (version 2).
+    is_unified: bool,
+}
+
+/// The folders of the cgroups of the service and of all above them, where processor time is limited: `own` is `/proc/self/cgroup`, `mounts`
+/// is `/proc/self/mountinfo`. On a hybrid system the controller is in a hierarchy of version 1, and the unified one is mounted, too.
+fn quota_places(own: &str, mounts: &str) -> Vec<Place> {
+    let mut places = Vec::new();
+    for line in mounts.lines() {
+        let Some((mount, kind)) = line.split_once(" - ") else { continue };
+        let (mut mount, mut kind) = (mount.split(' ').skip(3), kind.split(' '));
+        let (Some(root), Some(folder), Some(kind), Some(options)) =
+            (mount.next(), mount.next(), kind.next(), kind.nth(1))
+        else {
+            continue;
+        };
+        let is_unified = kind == "cgroup2";
+        if !is_unified && !(kind == "cgroup" && options.split(',').any(|option| option == "cpu")) {
+            continue;
+        }
+        let of_hierarchy = |line: &&str| match line.split(':').nth(1) {
+            Some("") => is_unified,
+            Some(controllers) => !is_unified && controllers.split(',').any(|controller| controller == "cpu"),
+            None => false,
+        };
+        let path = own.lines().find(of_hierarchy).and_then(|line| line.splitn(3, ':').nth(2)).unwrap_or("/");
+        // A container sees its own cgroup as the root of the mount, and its path from there or from the host's root.
+        let below = path.strip_prefix(root).unwrap_or(path);
+        // A path that leads out of our namespace begins with "/..".
+        let parts: Vec<&str> = below.split('/').filter(|part| !part.is_empty() && *part != "..").collect();
+        places.extend((0..=parts.len()).rev().map(|depth| {
+            let inner: String = parts[..depth].iter().map(|part| format!("/{part}")).collect();
+            Place { folder: format!("{folder}{inner}"), is_unified }
+        }));
+    }
+    places
 }
 
 #[cfg(test)]
@@ -185,11 +243,59 @@ mod tests {
         ] {
             assert_eq!(quota(text), processors, "{text:?}");
         }
-        let files = quota_files("9:name=systemd:/\n0::/system.slice/towpath.service\n");
-        assert_eq!(files.len(), 3);
-        assert_eq!(files[0], "/sys/fs/cgroup/system.slice/towpath.service/cpu.max");
-        assert_eq!(files[2], "/sys/fs/cgroup/cpu.max");
-        assert_eq!(quota_files("0::/../other\n")[0], "/sys/fs/cgroup/other/cpu.max");
+        assert_eq!(quota("-1 100000"), None, "version 1 without a quota");
+    }
+
+    /// The folders, in order.
+    fn folders(own: &str, mounts: &str) -> Vec<String> {
+        quota_places(own, mounts).into_iter().map(|place| place.folder).collect()
+    }
+
+    #[test]
+    fn quotas_are_those_of_the_own_cgroup_and_of_all_above_it() {
+        let mounts = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n";
+        let all = folders("9:name=systemd:/\n0::/system.slice/towpath.service\n", mounts);
+        let top = "/sys/fs/cgroup";
+        assert_eq!(
+            all,
+            [format!("{top}/system.slice/towpath.service"), format!("{top}/system.slice"), top.to_owned()]
+        );
+        assert_eq!(folders("0::/../other\n", mounts)[0], format!("{top}/other"));
+        assert!(folders("0::/", "").is_empty() && folders("", "1 2 - x").is_empty());
+    }
+
+    #[test]
+    fn quotas_of_version_1_are_found_where_its_processor_controller_is_mounted() {
+        let mounts = "\
+31 30 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
+32 30 0:28 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,name=systemd
+33 30 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
+34 30 0:30 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset
+";
+        let own = "5:cpuset:/\n4:cpu,cpuacct:/a:b/c\n1:name=systemd:/d\n0::/d\n";
+        assert_eq!(
+            folders(own, mounts),
+            ["unified/d", "unified", "cpu,cpuacct/a:b/c", "cpu,cpuacct/a:b", "cpu,cpuacct"]
+                .map(|inner| format!("/sys/fs/cgroup/{inner}"))
+        );
+        // In a container the mount's root is the container's cgroup.
+        let inside = "40 39 0:29 /docker/1f /sys/fs/cgroup/cpu ro - cgroup cgroup rw,cpu,cpuacct\n";
+        let own = "4:cpuacct,cpu:/docker/1f\n";
+        assert_eq!(
+            quota_places(own, inside),
+            [Place { folder: "/sys/fs/cgroup/cpu".into(), is_unified: false }]
+        );
+    }
+
+    #[test]
+    fn a_quota_of_version_1_counts() {
+        let folder = std::env::temp_dir().join(format!("towpath-quota-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("cpu.cfs_quota_us"), "250000\n").unwrap();
+        std::fs::write(folder.join("cpu.cfs_period_us"), "100000\n").unwrap();
+        let place = Place { folder: folder.to_str().unwrap().to_owned(), is_unified: false };
+        assert_eq!(Quota::open(&place).and_then(|quota| quota.processors()), Some(3));
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
