@@ -68,6 +68,7 @@ impl Up {
         filter(&config)?;
         config.without_effect().iter().for_each(|told| eprintln!("towpath: {told}"));
         if self.check {
+            config.check_place()?;
             return print(&checked(&config, set, &self.options, &file));
         }
         if self.detach {

@@ -96,6 +96,11 @@ const ALONE: &[Row] = &[
     ),
     (&["up", "--check", "--detach"], &[], Refused(&["--check", "--detach"])),
     (&["up", "--check"], &[("TOWPATH_CORS", "3")], Warned(&["TOWPATH_CORS", "did you mean TOWPATH_CORES?"])),
+    (
+        &["up", "--check", "--port", "packet:nobody0", "--address", "10.9.0.2/24"],
+        &[],
+        Refused(&["--port packet:nobody0", "ip link"]),
+    ),
     (&["up", "--check", "--cores", "3"], &[], Warned(&["--cores 3 changes nothing without a port"])),
     (&["version"], &[("TOWPATH_CORS", "3")], Warned(&["TOWPATH_CORS", "did you mean TOWPATH_CORES?"])),
     (&["version"], &[("TOWPATH_XYZZY", "3")], Warned(&["TOWPATH_XYZZY", "changes nothing"])),

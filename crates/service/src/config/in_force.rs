@@ -1,7 +1,10 @@
 //! The configuration in force as keys: those that a source sets, and the defaults of the others. `towpath up --check` prints it.
 
+use crate::ServiceError;
 use crate::config::values::{ChannelCount, CoresChoice, PortChoice, PortKind};
 use crate::config::{AgentSettings, Config, Link, Options};
+use rustix::net::netdevice::name_to_index;
+use rustix::net::{AddressFamily, SocketType, socket};
 
 impl Config {
     /// Every key that has one value in force, where `set` are the keys that this configuration was made of. A file with these keys makes the
@@ -24,6 +27,30 @@ impl Config {
             all = all.or(Options { channel_port: port, channel_count: Some(count), ..Options::default() });
         }
         all
+    }
+
+    /// Checks that the port's network namespace and its interface are there. Opens neither.
+    ///
+    /// # Errors
+    /// One of them is not there, or the namespace cannot be entered.
+    pub fn check_place(&self) -> Result<(), ServiceError> {
+        let is_needed = self.port == PortKind::Packet;
+        let is_there = || !is_needed || has_interface(&self.link.name);
+        let found = match self.link.namespace.as_deref().filter(|_| self.port != PortKind::None) {
+            None => is_there(),
+            Some(name) => port::in_namespace(name, is_there).map_err(|e| {
+                ServiceError::Port(format!(
+                    "--netns {name}: it cannot be entered: {e}; `ip netns` lists them"
+                ))
+            })?,
+        };
+        match found {
+            true => Ok(()),
+            false => Err(ServiceError::Port(format!(
+                "--port packet:{}: there is no such interface: `ip link` lists them; in another network namespace, name that, too (--netns)",
+                self.link.name
+            ))),
+        }
     }
 
     /// The keys that mean something to every service. `ring_max` has two values where it is not set.
@@ -49,6 +76,12 @@ impl Config {
             ..Options::default()
         }
     }
+}
+
+/// True if this network namespace has an interface of that name.
+fn has_interface(name: &str) -> bool {
+    let any = socket(AddressFamily::INET, SocketType::DGRAM, None);
+    any.is_ok_and(|any| name_to_index(&any, name).is_ok())
 }
 
 fn of_link(link: &Link) -> Options {
@@ -87,6 +120,21 @@ mod tests {
     fn in_force(text: &str) -> String {
         let set: Options = toml::from_str(text).unwrap();
         toml::to_string(&set.clone().resolve().unwrap().in_force(set)).unwrap()
+    }
+
+    #[test]
+    fn an_interface_and_a_namespace_that_are_not_there_are_told() {
+        let check = |text: &str| {
+            let text = format!("{text}\naddress = [\"10.9.0.2/24\"]");
+            let set: Options = toml::from_str(&text).unwrap();
+            set.resolve().unwrap().check_place().map_err(|error| error.to_string())
+        };
+        assert_eq!(check("port = \"packet:lo\""), Ok(()));
+        assert_eq!(check("port = \"tap:nobody0\""), Ok(()), "the service makes it");
+        let told = check("port = \"packet:nobody0\"").unwrap_err();
+        assert!(told.contains("--port packet:nobody0") && told.contains("ip link"), "{told}");
+        let told = check("port = \"tap\"\nnetns = \"no-such-namespace\"").unwrap_err();
+        assert!(told.contains("--netns no-such-namespace"), "{told}");
     }
 
     #[test]
