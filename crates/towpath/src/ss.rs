@@ -89,12 +89,13 @@ const HEADS: [&str; 16] = [
 
 /// The cells of a socket's row; a dash is one that is unknown or means nothing here.
 fn cells(s: &Value) -> Vec<String> {
-    let known = |key: &str| if s[key].is_null() { "-".to_owned() } else { cell(&s[key]) };
+    let known = |key: &str| cell(&s[key]);
     // As ss(8) writes it.
     let state = if s["state"] == "ESTABLISHED" { "ESTAB".to_owned() } else { known("state") };
     let millis = |us: u64| format!("{:.3}ms", us as f64 / 1000.0);
     // The service hides the process of another user's socket.
-    let process = s["pid"].as_i64().map_or("-".to_owned(), |pid| format!("{} ({pid})", known("process")));
+    let is_hidden = s["process"].is_null();
+    let process = if is_hidden { "-".to_owned() } else { format!("{} ({})", known("process"), known("pid")) };
     vec![
         state,
         known("recv_queue"),

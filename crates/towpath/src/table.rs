@@ -143,9 +143,13 @@ pub fn rows_of<'a>(all: &'a Value, key: &str) -> impl Iterator<Item = &'a Value>
     all[key].as_array().into_iter().flatten()
 }
 
-/// A value as a cell of a table: text without quotes.
+/// A value as a cell of a table: text without quotes; `-` where it is not known.
 pub fn cell(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "-".to_owned(),
+        other => other.to_string(),
+    }
 }
 
 /// Aligns the columns of rows: each column is as wide as its widest cell.
