@@ -9,6 +9,7 @@ mod address;
 mod congestion;
 mod defer_accept;
 mod dial;
+pub mod known;
 mod line;
 mod message;
 mod paths;
@@ -31,7 +32,9 @@ pub use message::{
     CONTROL_SLOT, CoresWish, Counting, Grant, Left, Lent, POPULATED_MOST, PROTOCOL, Parent, Push, RegionInfo,
     Reply, Report, Request, Settings, ToApplication, ToService, Unlisten, Welcome, grown,
 };
-pub use paths::{CONTROL_ENV, VERSIONS_ENV, default_control_path, own_control_path, versions};
+pub use paths::{
+    CONTROL_ENV, VERSIONS_ENV, default_control_path, own_control_path, private_control_path, versions,
+};
 pub use reason::KernelReason;
 pub use socket_options::{AppType, ChannelWish, SocketOptions};
 pub use tcp_info::{TcpInfo, state as tcp_state};

@@ -34,3 +34,27 @@ pub fn own_control_path() -> PathBuf {
         None => PathBuf::from(format!("/tmp/towpath-{}/control.sock", uid.as_raw())),
     }
 }
+
+/// The place of the private service that `towpath run` starts: `/run/towpath-private/control.sock` for root. It is no folder of a service that
+/// `towpath up` or a service manager starts: that one finds its place free, and may remove its folder at its end.
+#[must_use]
+pub fn private_control_path() -> PathBuf {
+    let own = own_control_path();
+    let mut folder = own.parent().map_or_else(Default::default, |folder| folder.as_os_str().to_owned());
+    folder.push("-private");
+    PathBuf::from(folder).join("control.sock")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_private_service_has_no_place_in_the_folder_of_another() {
+        let (own, private) = (own_control_path(), private_control_path());
+        assert_ne!(own.parent(), private.parent());
+        assert!(!private.starts_with(own.parent().unwrap()), "{}", private.display());
+        assert_eq!(own.file_name(), private.file_name());
+        assert_eq!(own.parent().unwrap().parent(), private.parent().unwrap().parent());
+    }
+}

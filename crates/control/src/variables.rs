@@ -24,6 +24,15 @@ pub fn text(name: &str) -> Option<String> {
     variable(name)?.into_string().ok()
 }
 
+/// The names of all variables that are text; none where the program must not obey its caller.
+#[must_use]
+pub fn names() -> Vec<String> {
+    if is_secure() {
+        return Vec::new();
+    }
+    std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect()
+}
+
 /// Takes the library's variables out of the environment of a program that must not obey them, as the loader does with its own (ld.so(8)).
 extern "C" fn forget() {
     if !is_secure() {

@@ -3,6 +3,8 @@
 
 mod agents;
 pub(crate) mod channels;
+mod file;
+mod in_force;
 mod link;
 pub(crate) mod values;
 
@@ -10,8 +12,8 @@ pub use agents::AgentSettings;
 pub use link::Link;
 
 use crate::config::values::{
-    AgentPlace, ChannelCount, Congestion, Cores, CoresChoice, HostAddresses, Mac, Network, PortChoice,
-    PortKind, Rate,
+    AgentPlace, ChannelCount, Congestion, Cores, CoresChoice, HostAddresses, LogFilter, Mac, Network,
+    PortChoice, PortKind, Rate,
 };
 use crate::privilege::user::User;
 use crate::registry::channels::rules::ChannelRule;
@@ -53,7 +55,7 @@ pub enum ChannelPolicy {
 }
 
 /// Declares each key once, in the groups of `towpath up --help`: as flag, variable and file key, and how an earlier source overrides a
-/// later one.
+/// later one. `towpath up -h` fits a screen: only keys with `hide_short_help = false` are in it, with the first paragraph of their text.
 macro_rules! options {
     ($([$heading:literal] $($(#[doc = $doc:literal])+ $(#[arg($($arg:tt)*)])* $name:ident: $kind:ty,)*)*) => {
         /// Every key; `None` where no source sets it.
@@ -61,7 +63,7 @@ macro_rules! options {
         #[serde(deny_unknown_fields, default)]
         pub struct Options {
             $($($(#[doc = $doc])+
-            #[arg(long, help_heading = $heading, $($($arg)*)*)]
+            #[arg(long, help_heading = $heading, hide_short_help = true, hide_env_values = true, $($($arg)*)*)]
             #[serde(skip_serializing_if = "Option::is_none")]
             pub $name: Option<$kind>,)*)*
         }
@@ -72,6 +74,9 @@ macro_rules! options {
             pub fn or(self, later: Self) -> Self {
                 Self { $($($name: self.$name.or(later.$name),)*)* }
             }
+
+            /// The names of all keys, in their groups.
+            pub const GROUPS: &[(&str, &[&str])] = &[$(($heading, &[$(stringify!($name)),*])),*];
 
             /// Names of the keys that are set.
             #[must_use]
@@ -86,16 +91,19 @@ macro_rules! options {
 
 options! {
     ["Control socket"]
-    /// Path of the control socket [default: /run/towpath/control.sock for root, else below $XDG_RUNTIME_DIR or /tmp/towpath-UID]
-    #[arg(env = "TOWPATH_CONTROL", value_name = "PATH")]
+    /// Path of the control socket
+    ///
+    /// [default: /run/towpath/control.sock for root, else below $XDG_RUNTIME_DIR or /tmp/towpath-UID]
+    #[arg(env = "TOWPATH_CONTROL", value_name = "PATH", hide_short_help = false)]
     control: PathBuf,
     /// End when the last application has ended (`towpath run` starts such a service by itself) [default: false]
     #[arg(env = "TOWPATH_PRIVATE", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     private: bool,
     ["Port"]
-    /// Port: none (this host only), tap[:NAME] (an interface that the service makes) or packet:INTERFACE (an existing one that has none of
-    /// the service's addresses) [default: none]
-    #[arg(env = "TOWPATH_PORT", value_name = "PORT")]
+    /// none (this host only), tap[:NAME] or packet:INTERFACE [default: none]
+    ///
+    /// tap: an interface that the service makes; packet: an existing one that has none of the service's addresses.
+    #[arg(env = "TOWPATH_PORT", value_name = "PORT", hide_short_help = false)]
     port: PortChoice,
     /// Name of the TAP interface; the kernel replaces %d by a number [default: towpath%d]
     #[arg(env = "TOWPATH_PORT_NAME", value_name = "NAME")]
@@ -104,10 +112,10 @@ options! {
     #[arg(env = "TOWPATH_NETNS", value_name = "NAME")]
     netns: String,
     /// Addresses of the service on the link, with prefix length: 10.9.0.2/24
-    #[arg(env = "TOWPATH_ADDRESS", value_delimiter = ',', value_name = "ADDRESS/PREFIX")]
+    #[arg(env = "TOWPATH_ADDRESS", value_delimiter = ',', value_name = "ADDRESS/PREFIX", hide_short_help = false)]
     address: Vec<Network>,
     /// Addresses of the kernel's side of a TAP, with prefix length: 10.9.0.1/24
-    #[arg(env = "TOWPATH_HOST_ADDRESS", value_delimiter = ',', value_name = "ADDRESS/PREFIX")]
+    #[arg(env = "TOWPATH_HOST_ADDRESS", value_delimiter = ',', value_name = "ADDRESS/PREFIX", hide_short_help = false)]
     host_address: Vec<Network>,
     /// Gateways, at most one of each address family [default: none, only the link is reached]
     #[arg(env = "TOWPATH_GATEWAY", value_delimiter = ',', value_name = "ADDRESS")]
@@ -244,9 +252,10 @@ options! {
     /// Groups with members (by primary group) that may register, by number [default: see --allow-uids]
     #[arg(env = "TOWPATH_ALLOW_GIDS", value_delimiter = ',', value_name = "GID")]
     allow_gids: Vec<u32>,
-    /// Policy file: where each user may listen and connect, and how much it may use; `towpath reload` and SIGHUP read it again [default:
-    /// /etc/towpath/policy.toml, if that file exists and the service is root's and public]
-    #[arg(env = "TOWPATH_POLICY", value_name = "FILE")]
+    /// Policy file: what each user may do
+    ///
+    /// Where each user may listen and connect, and how much it may use. `towpath reload` and SIGHUP read it again [default: /etc/towpath/policy.toml, if that file exists and the service is root's and public]
+    #[arg(env = "TOWPATH_POLICY", value_name = "FILE", hide_short_help = false)]
     policy: PathBuf,
     ["Limits"]
     /// Most applications at once [default: 1024]
@@ -272,20 +281,24 @@ options! {
     /// Poll at most this long before sleeping, microseconds; 0: never poll [default: 20]
     #[arg(env = "TOWPATH_SPIN_US", value_name = "US")]
     spin_us: u64,
-    /// Service threads that move bytes: a number from 1 to 14, or auto, or auto:MOST: as many as the load needs, of the processors that the service
-    /// may use [default: auto]
-    #[arg(env = "TOWPATH_CORES", value_name = "N|auto[:MOST]")]
+    /// Threads that move bytes, from 1 to 14 [default: auto]
+    ///
+    /// auto: as many as the load needs, at most one for each processor that the service may use; auto:MOST: at most so many.
+    #[arg(env = "TOWPATH_CORES", value_name = "N|auto[:MOST]", hide_short_help = false)]
     cores: CoresChoice,
-    /// User, and group if it is not that user's own, that a service of root becomes once its port is open, by name or number: USER[:GROUP]
-    /// [default: it stays root, without root's capabilities]
-    #[arg(env = "TOWPATH_USER", value_name = "USER")]
+    /// User that root's service becomes: USER[:GROUP]
+    ///
+    /// Once its port is open. By name or number; the group if it is not that user's own [default: it stays root, without root's capabilities]
+    #[arg(env = "TOWPATH_USER", value_name = "USER", hide_short_help = false)]
     user: String,
     /// Refuse system calls that the service never makes [default: true]
     #[arg(env = "TOWPATH_SYSCALL_FILTER", value_name = "BOOL", action = clap::ArgAction::Set)]
     syscall_filter: bool,
-    /// Level or filter of the log: error, warn, info, debug, trace, or a filter like service=debug [default: info]
-    #[arg(env = "TOWPATH_LOG_LEVEL", value_name = "LEVEL")]
-    log: String,
+    /// off, error, warn, info, debug or trace [default: info]
+    ///
+    /// The level of the log; or levels of modules, like service=debug or info,service::daemon=trace.
+    #[arg(env = "TOWPATH_LOG_LEVEL", value_name = "LEVEL", hide_short_help = false)]
+    log: LogFilter,
 }
 
 /// The configuration in use: every key has a value.
@@ -339,8 +352,8 @@ pub struct Config {
     pub is_of_root: bool,
     /// Whether system calls that the service never makes are refused.
     pub syscall_filter: bool,
-    /// Level or filter of the log.
-    pub log: String,
+    /// Which lines are logged.
+    pub log: LogFilter,
     /// Keys that some source sets, as lines of TOML, for the banner.
     pub differs: Vec<String>,
 }
@@ -353,8 +366,13 @@ impl Options {
     pub fn from_file(path: &Path) -> Result<Self, ServiceError> {
         let text = std::fs::read_to_string(path)
             .map_err(|e| ServiceError::ConfigRead { path: path.to_owned(), error: e })?;
-        toml::from_str(&text)
-            .map_err(|e| ServiceError::ConfigText { path: path.to_owned(), error: e.to_string() })
+        file::parse(&text).map_err(|error| ServiceError::ConfigText { path: path.to_owned(), error })
+    }
+
+    /// The keys that are set, as lines of a file.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        toml::to_string(self).unwrap_or_default().lines().map(str::to_owned).collect()
     }
 
     /// Refuses keys that mean nothing here.
@@ -373,7 +391,7 @@ impl Options {
     /// # Errors
     /// A value is out of its range; the error's text names the range.
     pub fn resolve(self) -> Result<Config, ServiceError> {
-        let differs = toml::to_string(&self).unwrap_or_default().lines().map(str::to_owned).collect();
+        let differs = self.lines();
         self.check_port()?;
         let link = self.link();
         let agents = self.agents()?;
@@ -422,7 +440,7 @@ impl Options {
             user,
             is_of_root: rustix::process::geteuid().is_root(),
             syscall_filter: self.syscall_filter.unwrap_or(true),
-            log: self.log.unwrap_or_else(|| "info".to_owned()),
+            log: self.log.unwrap_or_default(),
             differs,
         };
         config.check()?;
@@ -467,6 +485,17 @@ fn door(users: &[u32], groups: &[u32], private: bool) -> Door {
 }
 
 impl Config {
+    /// A sentence about a value that has no effect here, although it is no mistake.
+    #[must_use]
+    pub fn without_effect(&self) -> Option<String> {
+        let most = self.cores.most;
+        (self.port == PortKind::None && most > 1).then(|| {
+            format!(
+                "--cores {most} changes nothing without a port: one core relays, and within this host programs move all other bytes themselves"
+            )
+        })
+    }
+
     /// True when every user may register unless `allow_uids` or `allow_gids` says otherwise. It tells the state at start: the service may
     /// have become another user since.
     #[must_use]

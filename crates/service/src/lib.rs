@@ -22,8 +22,8 @@ mod sys;
 mod threads;
 
 pub use config::values::{
-    AgentPlace, ChannelCount, Congestion, Cores, CoresChoice, HostAddresses, Mac, Network, PortChoice,
-    PortKind, Rate,
+    AgentPlace, ChannelCount, Congestion, Cores, CoresChoice, HostAddresses, LogFilter, Mac, Network,
+    PortChoice, PortKind, Rate,
 };
 pub use config::{AgentSettings, ChannelPolicy, Config, Link, Options, Sharing};
 pub use daemon::Service;

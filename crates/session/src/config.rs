@@ -2,6 +2,7 @@
 
 use crate::log::{self, Level, log};
 use control::ChannelWish;
+use control::known::unknown_variables;
 use control::profile::{
     self, CHANNEL_ENV, CHECK_POINTERS_ENV, IO_URING_ENV, PROFILE_ENV, QUICK_ACK_ENV, REQUIRE_ENV,
     RING_MIN_ENV, Rings, SPIN_ENV,
@@ -18,7 +19,9 @@ pub const DISABLE_ENV: &str = "TOWPATH_DISABLE";
 /// Reads all settings at the start of a program, which may clean its environment before it makes its first socket.
 pub fn remember() {
     log::limit();
+    log::check_level();
     if !is_disabled() {
+        name_unknown_variables();
         control_path();
         spin();
         is_required();
@@ -41,6 +44,23 @@ pub fn is_disabled() -> bool {
         }
         disabled
     })
+}
+
+/// Logs a warning for each variable that looks like one of Towpath's and is none.
+fn name_unknown_variables() {
+    if log::limit() >= Level::Warn as u8 {
+        unknown_variables().iter().for_each(|told| log(Level::Warn, format_args!("{told}")));
+    }
+}
+
+/// The value of a variable that is a number. An error is logged for one that is none, and it counts as not set.
+fn number(name: &str) -> Option<u64> {
+    let text = profile::setting(name)?;
+    let number = text.trim().parse().ok();
+    if number.is_none() {
+        log(Level::Error, format_args!("{name}={text}: this is no number; the variable counts as not set"));
+    }
+    number
 }
 
 /// Ends the process when `towpath run` is of another version than this library: nothing they would share fits.
@@ -83,10 +103,7 @@ pub fn use_control_path(path: &Path) {
 /// The user's limit for spinning; `None`: not set.
 pub fn spin() -> Option<Duration> {
     static SPIN: OnceLock<Option<Duration>> = OnceLock::new();
-    *SPIN.get_or_init(|| {
-        let us: u64 = profile::setting(SPIN_ENV)?.trim().parse().ok()?;
-        Some(Duration::from_micros(us.min(1_000_000)))
-    })
+    *SPIN.get_or_init(|| number(SPIN_ENV).map(|us| Duration::from_micros(us.min(1_000_000))))
 }
 
 /// True when a socket call fails where it would fall back to the kernel.
@@ -124,9 +141,7 @@ pub fn checks_pointers() -> bool {
 /// The shortest ring that a sender lends itself, bytes; 0: no limit.
 pub fn ring_min() -> usize {
     static RING_MIN: OnceLock<usize> = OnceLock::new();
-    *RING_MIN.get_or_init(|| {
-        profile::setting(RING_MIN_ENV).and_then(|bytes| bytes.trim().parse().ok()).unwrap_or(0)
-    })
+    *RING_MIN.get_or_init(|| number(RING_MIN_ENV).and_then(|bytes| bytes.try_into().ok()).unwrap_or(0))
 }
 
 /// Whether connections of this program go over channels to another service.

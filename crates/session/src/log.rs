@@ -18,15 +18,32 @@ pub enum Level {
     Debug = 4,
 }
 
+/// The variable with the level of the log.
+const LOG_ENV: &str = "TOWPATH_LOG";
+/// The words that are levels, each at its number.
+const LEVELS: [&str; 5] = ["off", "error", "warn", "info", "debug"];
+
+fn level_of(word: &str) -> Option<usize> {
+    LEVELS.iter().position(|level| *level == word)
+}
+
+/// The largest [`Level`] that is written; 0: no line is.
 pub(crate) fn limit() -> u8 {
     static LIMIT: OnceLock<u8> = OnceLock::new();
-    *LIMIT.get_or_init(|| match control::variables::text("TOWPATH_LOG").as_deref() {
-        Some("off") => 0,
-        Some("warn") => 2,
-        Some("info") => 3,
-        Some("debug") => 4,
-        _ => 1,
+    *LIMIT.get_or_init(|| {
+        let word = control::variables::text(LOG_ENV);
+        word.and_then(|word| level_of(&word)).map_or(Level::Error as u8, |level| level as u8)
     })
+}
+
+/// Logs an error when the variable is set to a word that is no level.
+pub(crate) fn check_level() {
+    let word = control::variables::text(LOG_ENV).filter(|word| !word.is_empty() && level_of(word).is_none());
+    if let Some(word) = word {
+        let (levels, near) = (LEVELS.join(", "), control::known::nearest(&word, LEVELS));
+        let meant = near.map_or(String::new(), |near| format!(" (did you mean {near}?)"));
+        log(Level::Error, format_args!("{LOG_ENV}={word}{meant}: give one of {levels}; error it is"));
+    }
 }
 
 /// Most errors and warnings of a process in one minute: peers bring them about, as many as they like.

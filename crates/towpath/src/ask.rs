@@ -36,6 +36,12 @@ pub fn unreachable(path: &Path, e: DialError) -> anyhow::Error {
     }
 }
 
+/// Says where the log of a service is.
+fn see_log(path: &Path) -> String {
+    let log = crate::up::log_path(path);
+    if log.is_file() { format!("see its log: {}", log.display()) } else { "see its log".to_owned() }
+}
+
 /// Sends a request for a report and returns the reply with its descriptors, and the line: the service takes a report's text back when the line is
 /// closed.
 fn ask(path: &Path, report: Report) -> anyhow::Result<(Reply, Vec<OwnedFd>, Line)> {
@@ -47,7 +53,7 @@ fn ask(path: &Path, report: Report) -> anyhow::Result<(Reply, Vec<OwnedFd>, Line
                 return Ok((reply, fds, line));
             }
             Ok(_) => {}
-            Err(LineError::Closed) => bail!("the service at {} hung up; see its log", path.display()),
+            Err(LineError::Closed) => bail!("the service at {} hung up; {}", path.display(), see_log(path)),
             Err(e) => bail!("{e}; is the service of the same version?"),
         }
     }
@@ -73,10 +79,15 @@ pub fn report(path: &Path, report: Report) -> anyhow::Result<serde_json::Value> 
 /// Makes the service read its policy file again, and prints the result.
 pub fn reload(path: &Path) -> anyhow::Result<()> {
     let told = report(path, Report::Reload)?;
-    crate::table::print(&match told["policy"].as_str() {
-        Some(policy) => format!("policy {policy}: {} rules", told["rules"]),
-        None => "the service has no policy file; `towpath up --policy FILE` names one".to_owned(),
-    })
+    let (policy, rules) = (told["policy"].as_str().unwrap_or("-"), &told["rules"]);
+    // The service of root reads its usual file where that exists. One that is not there, and never was, is told as an error.
+    if Path::new(policy).exists() || told["rules_before"] != 0 {
+        return crate::table::print(&format!("policy {policy}: {rules} rules"));
+    }
+    bail!(
+        "there is no policy file {policy}, and no rule is in force; write the file and reload again, or name one with \
+         `towpath up --policy FILE`"
+    )
 }
 
 /// Makes the service shut down, and waits until it has.
@@ -88,7 +99,7 @@ pub fn down(path: &Path) -> anyhow::Result<()> {
         _ => bail!("the service gave another answer than asked for; is it of the same version?"),
     }
     if !has_ended(path, process)? {
-        bail!("the service at {} does not leave; see its log", path.display());
+        bail!("the service at {} does not leave; {}", path.display(), see_log(path));
     }
     Ok(())
 }

@@ -138,7 +138,7 @@ impl Cc {
             }
         };
         let answer = report(&place.path(), Report::Congestion(Box::new(ask)))?;
-        print_report(&answer, json, text)
+        print_report(answer, json, text)
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// Prints the report as tables, or as JSON.
 pub fn show(path: &Path, json: bool) -> anyhow::Result<()> {
-    print_report(&report(path, Report::Channels)?, json, text)
+    print_report(report(path, Report::Channels)?, json, text)
 }
 
 /// The line of `towpath stat` about channels.

@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 pub const HELP: &str = "Examples:\n  \
 towpath cores                cores, groups of flows, moves, and why\n  \
-towpath cores --set 2        two cores serve flows from now on, as far as `towpath up --cores` has made so many\n  \
+towpath cores --set 2        two cores serve flows from now on; more than `towpath up --cores` has made are refused\n  \
 towpath cores --set auto     as many as the load needs\n\n\
 Flows stay connected while they move. The number of threads is fixed when the service starts (`towpath up --cores`): those\n\
 that serve no flows sleep.";
@@ -45,7 +45,7 @@ impl FromStr for Wish {
 impl Cores {
     pub fn execute(self) -> anyhow::Result<()> {
         let wish = self.set.map_or(CoresWish::AsItIs, |wish| wish.0);
-        print_report(&report(&self.place.path(), Report::Cores(wish))?, self.json, text)
+        print_report(report(&self.place.path(), Report::Cores(wish))?, self.json, text)
     }
 }
 

@@ -1,7 +1,7 @@
 //! `towpath stat --cycles`: where threads spend their time.
 
 use crate::ask::report;
-use crate::table::{align, print};
+use crate::table::{align, print, print_json};
 use control::{Counting, Report};
 use serde_json::Value;
 use std::path::Path;
@@ -43,7 +43,7 @@ impl From<Word> for Counting {
 pub fn show(path: &Path, json: bool, word: Word) -> anyhow::Result<()> {
     let all = report(path, Report::Cycles(word.into()))?;
     if json {
-        return print(&serde_json::to_string_pretty(&all)?);
+        return print_json(all);
     }
     if all["counting"] == "off" {
         return print("cycles are not counted: `towpath stat --cycles on` begins");

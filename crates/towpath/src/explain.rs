@@ -3,19 +3,21 @@
 use crate::Where;
 use crate::advice::{self, bytes};
 use crate::ask::report;
-use crate::process::{Absence, Cause, KernelSocket, Process};
-use crate::table::print;
+use crate::process::{Absence, Cause, KernelSocket, Line, Process};
+use crate::table::{print, print_json, width, wrapped};
+use crate::target::Target;
 use anyhow::{Context, bail};
 use clap::Args;
+use control::known::nearest;
 use control::{KernelReason, Report};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::str::FromStr;
 
 pub const HELP: &str = "Examples:\n  \
 towpath explain                            every socket of every program that uses this service\n  \
 towpath explain 4711                       one process, also one that does not use it: why not\n  \
+towpath explain redis-server               the processes of that name, also those that do not use it\n  \
 towpath explain :6379                      sockets with that port at either end\n  \
 towpath explain 10.0.0.1:80                sockets with that address at either end\n  \
 towpath explain 10.0.0.2:40000-10.0.0.1:80 one socket, by its own end and its peer's\n  \
@@ -27,8 +29,8 @@ are shown to root and to the service's user; `towpath ss` shows the addresses an
 pub struct Explain {
     #[command(flatten)]
     place: Where,
-    /// A process number, or a socket: 10.0.0.1:80, :80, or OWN-PEER [default: everything]
-    #[arg(value_name = "PID|SOCKET")]
+    /// A process by number or name, or a socket: 10.0.0.1:80, :80, or OWN-PEER [default: everything]
+    #[arg(value_name = "PID|NAME|SOCKET")]
     target: Option<Target>,
     /// Print JSON instead of text
     #[arg(long)]
@@ -38,109 +40,79 @@ pub struct Explain {
 /// The state of a socket that had its connection from a service that does not exist any more.
 const LOST: &str = "LOST";
 
-/// One end of a socket: an address with its port, or a port alone.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum End {
-    Address(SocketAddr),
-    Port(u16),
-}
-
-impl FromStr for End {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let port = text.strip_prefix(':').map(str::parse).and_then(Result::ok).map(Self::Port);
-        let address = || text.parse().ok().map(Self::Address);
-        port.or_else(address)
-            .ok_or_else(|| format!("`{text}` is no address like 10.0.0.1:80, [::1]:80 or :80"))
-    }
-}
-
-impl End {
-    fn is(self, text: &Value) -> bool {
-        let parsed: Option<SocketAddr> = text.as_str().and_then(|text| text.parse().ok());
-        parsed.is_some_and(|address| match self {
-            Self::Address(wanted) => wanted == address,
-            Self::Port(port) => port == address.port(),
-        })
-    }
-}
-
-/// Selects a process or sockets.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Target {
-    Process(i32),
-    /// Sockets with this address or port at either end.
-    Either(End),
-    /// Sockets with this local end and this remote end.
-    Both(End, End),
-}
-
-impl FromStr for Target {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        if let Ok(pid) = text.parse() {
-            return Ok(Self::Process(pid));
-        }
-        match text.split_once('-') {
-            Some((own, peer)) => Ok(Self::Both(own.parse()?, peer.parse()?)),
-            None => Ok(Self::Either(text.parse()?)),
-        }
-    }
-}
-
-impl Target {
-    fn is(self, row: &Value) -> bool {
-        match self {
-            Self::Process(_) => true,
-            Self::Either(end) => end.is(&row["local"]) || end.is(&row["remote"]),
-            Self::Both(own, peer) => own.is(&row["local"]) && peer.is(&row["remote"]),
-        }
-    }
-}
-
 impl Explain {
     pub fn execute(self) -> anyhow::Result<()> {
         let control = self.place.path();
-        let known = report(&control, Report::Explain);
-        let mut processes = match (known, self.target) {
-            (Ok(known), Some(Target::Process(pid))) => vec![one(&known, pid, &control)?],
-            (Ok(known), _) => all(&known, &control),
-            (Err(e), Some(Target::Process(pid))) => vec![without_service(pid, &control, &e)?],
-            (Err(e), target) => {
-                let left = left_behind(&json!({}), &control);
-                match (target, lost(&left)) {
-                    (_, None) => return Err(e),
-                    (Some(_), Some(lost)) => bail!("{e}\n{lost}"),
-                    (None, Some(_)) => left,
-                }
-            }
+        let processes = match &self.target {
+            Some(Target::Process(pid)) => of_processes(&[*pid], &control)?,
+            Some(Target::Name(name)) => of_processes(&named(name)?, &control)?,
+            Some(target) => with_sockets(target, &control)?,
+            None => match report(&control, Report::Explain) {
+                Ok(known) => all(&known, &control),
+                Err(e) => Some(left_behind(&json!({}), &control)).filter(|left| !left.is_empty()).ok_or(e)?,
+            },
         };
-        if let Some(target @ (Target::Either(_) | Target::Both(..))) = self.target {
-            for process in &mut processes {
-                process.sockets.retain(|row| target.is(row));
-            }
-            processes.retain(|process| !process.sockets.is_empty());
-            if processes.is_empty() {
-                let known = report(&control, Report::Explain)?;
-                let lost =
-                    lost(&left_behind(&known, &control)).map_or(String::new(), |lost| format!("\n{lost}"));
-                bail!(
-                    "no program of this service has such a socket; `towpath explain PID` says why a program has none{lost}"
-                );
-            }
-        }
         if self.json {
             let processes: Vec<Value> = processes.iter().map(Explained::json).collect();
-            return print(&serde_json::to_string_pretty(
-                &json!({ "control": control, "processes": processes }),
-            )?);
+            return print_json(json!({ "control": control, "processes": processes }));
         }
         if processes.is_empty() {
             return print("no program uses this service; start one with `towpath run -- COMMAND`");
         }
         let shown: Vec<String> = processes.iter().map(Explained::text).collect();
-        print(shown.join("\n\n").trim_end())
+        print(wrapped(&shown.join("\n\n"), width()).trim_end())
     }
+}
+
+/// These processes with all their sockets. Of several, one that has ended meanwhile is left out.
+fn of_processes(pids: &[i32], control: &Path) -> anyhow::Result<Vec<Explained>> {
+    let known = report(control, Report::Explain);
+    let mut found = pids.iter().map(|pid| match &known {
+        Ok(known) => one(known, *pid, control),
+        Err(e) => without_service(*pid, control, e),
+    });
+    if pids.len() == 1 { found.collect() } else { Ok(found.by_ref().flatten().collect()) }
+}
+
+/// The numbers of the processes with this name.
+fn named(name: &str) -> anyhow::Result<Vec<i32>> {
+    let processes = Process::all();
+    let pids = processes.iter().copied().filter(|pid| Process::new(*pid).is_some_and(|p| p.is_called(name)));
+    let pids: Vec<i32> = pids.filter(|pid| pid.unsigned_abs() != std::process::id()).collect();
+    if !pids.is_empty() {
+        return Ok(pids);
+    }
+    let names: Vec<String> = processes.into_iter().filter_map(Process::new).map(|p| p.name()).collect();
+    let near = nearest(name, names.iter().map(String::as_str));
+    let advice = near.map_or_else(
+        || "`towpath explain` shows the processes that use the service".to_owned(),
+        |near| format!("did you mean {near}?"),
+    );
+    bail!("no process is called {}; {advice}", service::report::text::shown(name))
+}
+
+/// The processes that use the service, each with those of its sockets that `target` selects; at least one socket.
+fn with_sockets(target: &Target, control: &Path) -> anyhow::Result<Vec<Explained>> {
+    let known = match report(control, Report::Explain) {
+        Ok(known) => known,
+        Err(e) => match lost(&left_behind(&json!({}), control), control) {
+            Some(lost) => bail!("{e}\n{lost}"),
+            None => return Err(e),
+        },
+    };
+    let mut processes = all(&known, control);
+    for process in &mut processes {
+        process.sockets.retain(|row| target.is(row));
+    }
+    processes.retain(|process| !process.sockets.is_empty());
+    if processes.is_empty() {
+        let lost =
+            lost(&left_behind(&known, control), control).map_or(String::new(), |lost| format!("\n{lost}"));
+        bail!(
+            "no program of this service has such a socket; `towpath explain PID` says why a program has none{lost}"
+        );
+    }
+    Ok(processes)
 }
 
 /// A process with its sockets.
@@ -228,11 +200,13 @@ fn left_behind(known: &Value, control: &Path) -> Vec<Explained> {
 }
 
 /// A text that names these processes, which lost their connections with their service; `None` if there is none.
-fn lost(left: &[Explained]) -> Option<String> {
+fn lost(left: &[Explained], control: &Path) -> Option<String> {
     let names: Vec<String> = left.iter().map(|p| format!("{} ({})", p.name, p.pid)).collect();
     let names = names.join(", ");
+    let log = crate::up::log_of_dead(control);
+    let log = log.map_or_else(String::new, |log| format!("; its log: {}", log.display()));
     (!left.is_empty())
-        .then(|| format!("the service which had the connections of {names} is gone, and they are reset"))
+        .then(|| format!("the service which had the connections of {names} is gone, and they are reset{log}"))
 }
 
 /// Reason and advice for a socket of a process after its service has gone: the socket is the kernel's or lost.
@@ -294,23 +268,22 @@ fn kernel(
         (None, Some(absence)) => (absence.reason.clone(), absence.advice.clone()),
         (None, None) => without_reason(process, listens),
     };
-    let mut row = Map::new();
-    row.insert("accelerated".to_owned(), json!(false));
-    row.insert("fd".to_owned(), json!(socket.fd));
-    row.insert("inode".to_owned(), json!(socket.inode));
     let is_lost = line.is_none() && absence.is_some_and(|absence| absence.cause == Cause::Gone);
-    let without = if is_lost { LOST } else { "-" };
-    row.insert("state".to_owned(), json!(line.map_or(without, |line| line.state)));
-    if let Some(line) = line {
-        row.insert("local".to_owned(), json!(line.local.to_string()));
-        let remote = if line.state == "LISTEN" { "*".to_owned() } else { line.remote.to_string() };
-        row.insert("remote".to_owned(), json!(remote));
-        row.insert("recv_queue".to_owned(), json!(line.recv_queue));
-        row.insert("send_queue".to_owned(), json!(line.send_queue));
-    }
-    row.insert("reason".to_owned(), json!(reason));
-    row.insert("advice".to_owned(), json!(advice));
-    Some(Value::Object(row))
+    let is_listener = line.is_some_and(|line| line.state == "LISTEN");
+    let remote = |line: &Line| if is_listener { "*".to_owned() } else { line.remote.to_string() };
+    // What the kernel lists nowhere is unknown.
+    Some(json!({
+        "accelerated": false,
+        "fd": socket.fd,
+        "inode": socket.inode,
+        "state": line.map(|line| line.state).or(is_lost.then_some(LOST)),
+        "local": line.map(|line| line.local.to_string()),
+        "remote": line.map(remote),
+        "recv_queue": line.map(|line| line.recv_queue),
+        "send_queue": line.map(|line| line.send_queue),
+        "reason": reason,
+        "advice": advice,
+    }))
 }
 
 /// Reason and advice for a kernel socket of an attached process that has told no reason.
@@ -416,31 +389,14 @@ impl Explained {
         let moved = [("bytes_in", "in"), ("bytes_out", "out")]
             .map(|(key, word)| format!("{} {word}", bytes(row[key].as_u64().unwrap_or(0))));
         let moved = if row["state"] == "LISTEN" { String::new() } else { format!("; {}", moved.join(", ")) };
-        lines.push(format!("    {}{moved}", advice::numbers(row)));
+        let idle = row["idle_ms"].as_f64().map(|ms| format!("; idle for {:.1} s", ms / 1000.0));
+        lines.push(format!("    {}{moved}{}", advice::numbers(row), idle.unwrap_or_default()));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn targets_read_as_they_are_meant() {
-        let target = |text: &str| text.parse::<Target>();
-        assert_eq!(target("4711"), Ok(Target::Process(4711)));
-        assert_eq!(target(":80"), Ok(Target::Either(End::Port(80))));
-        let one: SocketAddr = "[::1]:80".parse().unwrap();
-        assert_eq!(target("[::1]:80"), Ok(Target::Either(End::Address(one))));
-        let both = Target::Both(End::Address("10.0.0.2:4".parse().unwrap()), End::Port(80));
-        assert_eq!(target("10.0.0.2:4-:80"), Ok(both));
-        for bad in ["", ":", ":99999", "10.0.0.1", "redis", "10.0.0.1:80-", "1.2.3.4:5-6"] {
-            assert!(target(bad).is_err(), "{bad}");
-        }
-        let row = json!({ "local": "10.0.0.2:4", "remote": "10.0.0.1:80" });
-        assert!(both.is(&row) && target(":80").unwrap().is(&row) && target("10.0.0.2:4").unwrap().is(&row));
-        assert!(!target("10.0.0.1:80-10.0.0.2:4").unwrap().is(&row) && !target(":81").unwrap().is(&row));
-        assert!(!target(":80").unwrap().is(&json!({ "local": "-", "remote": "*" })));
-    }
 
     #[test]
     fn a_reason_is_found_with_whoever_told_it() {

@@ -14,12 +14,15 @@ mod cycles;
 mod explain;
 mod link_command;
 mod manager;
+mod place;
 mod process;
 mod program;
 mod run;
 mod script;
 mod sim;
+mod ss;
 mod table;
+mod target;
 mod up;
 
 use clap::{Parser, Subcommand};
@@ -44,27 +47,22 @@ struct Cli {
 /// Where the service listens.
 #[derive(Clone, Debug, clap::Args)]
 struct Where {
-    /// Control socket of the service [default: as `towpath up` without --control]
+    /// Control socket of the service [default: this user's service, else this user's private one, else the machine's]
     #[arg(long, env = "TOWPATH_CONTROL", value_name = "PATH")]
     control: Option<PathBuf>,
 }
 
 impl Where {
     fn path(&self) -> PathBuf {
-        self.control.clone().unwrap_or_else(control::default_control_path)
+        let named = self.control.clone().filter(|path| !path.as_os_str().is_empty());
+        named.or_else(place::found).or_else(place::left).unwrap_or_else(control::own_control_path)
     }
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Start a service for the programs of this host
-    #[command(
-        after_help = "Examples:\n  towpath up                          stay in the foreground, for this host's \
-        own connections\n  towpath up --detach                 go to the background once it works\n  towpath up \
-        --port tap --address 10.9.0.2/24 --host-address 10.9.0.1/24\n  towpath up \
-        --config /etc/towpath.toml --log debug\n\nThe file has the same keys as the flags, with _ for -: \
-        `region_mib = 64`. A flag wins over its\nvariable, the variable over the file."
-    )]
+    #[command(after_help = up::SHORT_HELP, after_long_help = up::HELP)]
     Up(Box<up::Up>),
     /// Stop the running service
     #[command(
@@ -86,16 +84,8 @@ enum Command {
     #[command(flatten)]
     Launch(Launch),
     /// List the sockets that are accelerated
-    #[command(
-        after_help = "Examples:\n  towpath ss\n  towpath ss --json | jq '.[] | select(.state == \"LISTEN\")'"
-    )]
-    Ss {
-        #[command(flatten)]
-        place: Where,
-        /// Print JSON instead of text
-        #[arg(long)]
-        json: bool,
-    },
+    #[command(after_help = ss::HELP)]
+    Ss(ss::Ss),
     /// Show what was accelerated and what fell back, and why
     #[command(after_help = cycles::HELP)]
     Stat {
@@ -191,6 +181,7 @@ fn parse() -> Command {
 }
 
 fn main() -> ExitCode {
+    control::known::unknown_variables().iter().for_each(|told| eprintln!("towpath: {told}"));
     let done = match parse() {
         Command::Up(up) => up.execute(),
         Command::Down { place } => ask::down(&place.path()),
@@ -201,7 +192,7 @@ fn main() -> ExitCode {
                 ExitCode::from(run::FAILED)
             });
         }
-        Command::Ss { place, json } => table::sockets(&place.path(), json),
+        Command::Ss(ss) => ss.execute(),
         Command::Stat { place, json, cycles: Some(word) } => cycles::show(&place.path(), json, word),
         Command::Stat { place, json, cycles: None } => table::statistics(&place.path(), json),
         Command::Explain(explain) => explain.execute(),
@@ -241,6 +232,7 @@ fn failed(error: &anyhow::Error) -> ExitCode {
 mod tests {
     use super::*;
     use clap::CommandFactory;
+    use control::{known, profile};
 
     #[test]
     fn the_launcher_understands_run_as_the_whole_command_line_does() {
@@ -257,6 +249,42 @@ mod tests {
         };
         let Launch::Run(alone) = Launcher::parse_from(words).command;
         assert_eq!(format!("{whole:?}"), format!("{alone:?}"));
+    }
+
+    /// The variables of a command and of its subcommands.
+    fn variables_of(command: &clap::Command) -> Vec<String> {
+        let own = command.get_arguments().filter_map(|argument| argument.get_env());
+        let own = own.map(|name| name.to_string_lossy().into_owned());
+        own.chain(command.get_subcommands().flat_map(variables_of)).collect()
+    }
+
+    #[test]
+    fn every_variable_of_the_command_line_is_known_and_every_known_one_is_read() {
+        let mut cli = Cli::command();
+        cli.build();
+        let read = variables_of(&cli);
+        for name in &read {
+            assert!(known::VARIABLES.contains(&name.as_str()), "{name} is missing in the list of variables");
+        }
+        let of_profiles = profile::PROFILES.iter().flat_map(|p| p.knobs).map(|knob| knob.variable);
+        let of_library = [
+            profile::PROFILE_ENV,
+            profile::REQUIRE_ENV,
+            profile::IO_URING_ENV,
+            profile::CHANNEL_ENV,
+            control::TRUST_UID_ENV,
+            control::VERSIONS_ENV,
+            "TOWPATH_CHECK",
+            "TOWPATH_DISABLE",
+            "TOWPATH_LOG",
+            "TOWPATH_PRELOAD",
+            "TOWPATH_PYTHON",
+        ];
+        let others: Vec<&str> = of_profiles.chain(of_library).collect();
+        for name in known::VARIABLES {
+            let is_read = others.contains(&name) || read.iter().any(|read| read == name);
+            assert!(is_read, "{name} is in the list of variables, and nothing reads it");
+        }
     }
 
     #[test]

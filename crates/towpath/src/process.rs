@@ -5,6 +5,7 @@ use control::profile::{self, IO_URING_ENV, PROFILE_ENV, REQUIRE_ENV};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// A kernel TCP socket of a process.
@@ -102,6 +103,20 @@ impl Process {
     pub fn name(&self) -> String {
         let name = std::fs::read_to_string(self.folder.join("comm")).unwrap_or_default();
         service::report::text::bounded(name.trim_end(), 64)
+    }
+
+    /// True if this is the name of the process's program: of the command as the kernel keeps it, of its first argument, or of its file.
+    pub fn is_called(&self, name: &str) -> bool {
+        let comm = std::fs::read_to_string(self.folder.join("comm")).unwrap_or_default();
+        if name == comm.trim_end_matches('\n') {
+            return true;
+        }
+        let line = std::fs::read(self.folder.join("cmdline")).unwrap_or_default();
+        let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
+        let is_file =
+            |path: &Path| path.file_name().is_some_and(|file| file.as_encoded_bytes() == name.as_bytes());
+        is_file(Path::new(std::ffi::OsStr::from_bytes(first)))
+            || std::fs::read_link(self.folder.join("exe")).is_ok_and(|path| is_file(&path))
     }
 
     /// The variables and the profile that the process was started with, if they have an effect.
@@ -301,6 +316,23 @@ mod tests {
         let connected = of(stream.as_raw_fd());
         let ends = (stream.local_addr().unwrap(), at);
         assert_eq!((connected.state, (connected.local, connected.remote)), ("ESTABLISHED", ends));
+    }
+
+    #[test]
+    fn a_process_is_called_as_its_file_its_first_argument_or_its_command() {
+        use std::os::unix::process::CommandExt;
+        let mut sleep = std::process::Command::new("sleep");
+        let mut child = sleep.arg0("/somewhere/a-name-that-is-longer-than-15").arg("100").spawn().unwrap();
+        let process = Process::new(child.id() as i32).unwrap();
+        // The kernel lets this process go on before it has put the arguments there.
+        while std::fs::read(process.folder.join("cmdline")).unwrap().is_empty() {
+            std::thread::yield_now();
+        }
+        let is = ["sleep", "a-name-that-is-longer-than-15", "a-name-that-is-", "slee", ""]
+            .map(|name| process.is_called(name));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(is, [true, true, false, false, false]);
     }
 
     #[test]

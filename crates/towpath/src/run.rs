@@ -2,6 +2,7 @@
 //! of env(1): 125 for an error of `towpath run`, 126 for a program that cannot be run, 127 for one that does not exist.
 
 use crate::ask::{is_up, report, unreachable};
+use crate::place;
 use crate::program::{self, Found};
 use crate::up::detached;
 use anyhow::{Context, bail};
@@ -19,9 +20,6 @@ use std::process::{Command, ExitCode};
 
 /// The preload library's file name.
 const LIBRARY: &str = "libtowpath_preload.so";
-/// The control socket of the machine's service, used if this user has no service.
-const SYSTEM: &str = "/run/towpath/control.sock";
-
 /// The variable that makes the library send every call to the kernel.
 const DISABLE_ENV: &str = "TOWPATH_DISABLE";
 
@@ -58,8 +56,8 @@ pub fn help() -> String {
 
 #[derive(Debug, Args)]
 pub struct Run {
-    /// Control socket of the service, which must be up (also TOWPATH_CONTROL) [default: this user's service, else the machine's,
-    /// else a private one]
+    /// Control socket of the service, which must be up (also TOWPATH_CONTROL) [default: this user's service, else this user's
+    /// private one, else the machine's, else a new private one]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
     /// Do not say that the library cannot see the program
@@ -171,19 +169,15 @@ enum Service {
     Untrusted(PathBuf, Distrust),
 }
 
-/// Finds the service to use. If one is named, only that; else this user's, else the machine's if it allows this user, else a new private
-/// one of this user.
+/// Finds the service to use. If one is named, only that; else this user's, else this user's private one, else the machine's if it allows this
+/// user, else a new private one.
 fn control(named: Option<PathBuf>) -> anyhow::Result<Service> {
-    let own = control::own_control_path();
-    let by_variable = || std::env::var_os(CONTROL_ENV).filter(|p| !p.is_empty()).map(PathBuf::from);
-    let (path, by) = match (named, by_variable()) {
+    let by_variable = std::env::var_os(CONTROL_ENV).filter(|p| !p.is_empty()).map(PathBuf::from);
+    let (path, by) = match (named, by_variable.filter(|path| !place::is_usual(path))) {
         (Some(path), _) => (path, "--control"),
-        // Perhaps set by an outer `run`: its private service may have ended since.
-        (None, Some(path)) if path == own => return ready(own),
         (None, Some(path)) => (path, CONTROL_ENV),
         (None, None) => {
-            let found = [own.as_path(), Path::new(SYSTEM)].into_iter().find(|path| is_up(path));
-            return found.map_or_else(|| ready(own.clone()), |path| Ok(Service::Trusted(path.to_owned())));
+            return place::found().map_or_else(without_service, |path| Ok(Service::Trusted(path)));
         }
     };
     // Absolute, because the program may change its folder.
@@ -200,8 +194,18 @@ fn control(named: Option<PathBuf>) -> anyhow::Result<Service> {
     }
 }
 
-/// The service at `path`, which is this user's own place. Starts a private service if none answers.
-fn ready(path: PathBuf) -> anyhow::Result<Service> {
+/// The service to use where none answers that this user trusts: a private one, unless one that is not trusted sits at this user's own place.
+fn without_service() -> anyhow::Result<Service> {
+    let own = control::own_control_path();
+    match dial(&own) {
+        Err(DialError::Untrusted(why)) => Ok(Service::Untrusted(own, why)),
+        _ => ready(),
+    }
+}
+
+/// This user's private service, which is started if none answers. Its place is no other service's: the machine's service finds its own free.
+fn ready() -> anyhow::Result<Service> {
+    let path = control::private_control_path();
     match dial(&path) {
         Ok(_) => return Ok(Service::Trusted(path)),
         Err(DialError::Os(Errno::NOENT | Errno::CONNREFUSED)) => {}
@@ -210,7 +214,9 @@ fn ready(path: PathBuf) -> anyhow::Result<Service> {
     }
     let folder = path.parent().unwrap_or(Path::new("/"));
     let mut builder = std::fs::DirBuilder::new();
-    std::os::unix::fs::DirBuilderExt::mode(builder.recursive(true), 0o700);
+    // As the service makes it: a program that has begun as root, and become another user, may still reach the socket, and is told why not.
+    let mode = if rustix::process::geteuid().is_root() { 0o755 } else { 0o700 };
+    std::os::unix::fs::DirBuilderExt::mode(builder.recursive(true), mode);
     builder.create(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     // Check before a file is made: another user must not be able to replace files in this folder.
     match check_folder(&path) {

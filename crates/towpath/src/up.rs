@@ -1,12 +1,12 @@
 //! `towpath up`: runs a service in the foreground, or detached with a log file beside the control socket.
 
 use crate::manager::{self, Manager};
-use crate::table::print;
+use crate::table::{align, print};
 use anyhow::{Context, bail};
 use clap::{Args, CommandFactory};
 use service::{Config, Options, Service, ServiceError};
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -16,17 +16,38 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Bytes at the end of a log in which an error is searched.
 const TAIL_BYTES: u64 = 4096;
 
+/// The text after `towpath up -h`.
+pub const SHORT_HELP: &str =
+    "All options: towpath up --help. Each is a variable and a key of --config's file.";
+
+/// The text after `towpath up --help`.
+pub const HELP: &str = "Examples:\n  \
+towpath up                          stay in the foreground, for this host's own connections\n  \
+towpath up --detach                 go to the background once it works\n  \
+towpath up --port tap --address 10.9.0.2/24 --host-address 10.9.0.1/24\n  \
+towpath up --config /etc/towpath.toml --log debug\n  \
+towpath up --config /etc/towpath.toml --check\n\n\
+The file has the same keys as the flags, with _ for -: `region_mib = 64`. A flag wins over its\n\
+variable, the variable over the file.";
+
 #[derive(Debug, Args)]
 pub struct Up {
     /// TOML file with any of these keys
     #[arg(long, env = "TOWPATH_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Go to the background once the service works (its port too), or fail as without it; the log goes to a file beside the
-    /// control socket
+    /// Go to the background once the service works
+    ///
+    /// Its port works then, too; or it fails as without this flag. The log goes to a file beside the control socket. The log of a service that
+    /// has died is kept beside it.
     #[arg(long)]
     detach: bool,
-    /// Print this with the options that are for tests: faults of the port
-    #[arg(long)]
+    /// Only check flags, variables and files, and print what would be in force
+    ///
+    /// Opens neither port nor control socket. Exit status 1: something is wrong, and the text says what.
+    #[arg(long, conflicts_with = "detach")]
+    check: bool,
+    /// Print --help with the options that are for tests: faults of the port
+    #[arg(long, hide_short_help = true)]
     help_all: bool,
     /// This is the background process that --detach starts
     #[arg(long, hide = true)]
@@ -41,8 +62,15 @@ impl Up {
             return print(&help_all().to_string());
         }
         let file = self.config.as_deref().map(Options::from_file).transpose()?.unwrap_or_default();
-        let mut config = self.options.or(file).resolve()?;
+        let set = self.options.clone().or(file.clone());
+        let mut config = set.clone().resolve()?;
         config.control = std::path::absolute(&config.control).context("cannot tell where --control is")?;
+        filter(&config)?;
+        config.without_effect().iter().for_each(|told| eprintln!("towpath: {told}"));
+        if self.check {
+            config.check_place()?;
+            return print(&checked(&config, set, &self.options, &file));
+        }
         if self.detach {
             // The service checks this too, but only after the running service's log has been truncated.
             if let Some(pid) = service::pid_behind(&config.control) {
@@ -67,11 +95,50 @@ fn help_all() -> clap::builder::StyledStr {
     up.mut_args(|arg| if is_fault(&arg) { arg.hide(false) } else { arg }).render_long_help()
 }
 
+/// What decides which lines are logged.
+fn filter(config: &Config) -> anyhow::Result<tracing_subscriber::EnvFilter> {
+    tracing_subscriber::EnvFilter::try_new(config.log.as_str())
+        .with_context(|| format!("--log {}: not a level or filter", config.log))
+}
+
+/// The text of `--check`: the keys in force as a file that `--config` takes, each with its source; then what no single key says.
+fn checked(config: &Config, set: Options, flags: &Options, file: &Options) -> String {
+    let (flags, file) = (flags.set(), file.set());
+    let source = |key: &str| match () {
+        () if flags.contains(&key) => "flag or variable",
+        () if file.contains(&key) => "file",
+        () => "default",
+    };
+    let keys = config.in_force(set);
+    let rows = keys.lines().into_iter().map(|line| {
+        let source = source(line.split(' ').next().unwrap_or_default());
+        vec![line, format!("# {source}")]
+    });
+    let mut text = align(&rows.collect::<Vec<_>>());
+    let buffers = (config.ring_max, config.receive_max);
+    if keys.ring_max.is_none() {
+        text.push_str(&format!(
+            "
+# ring_max: {} to send, {} to receive",
+            buffers.0, buffers.1
+        ));
+    }
+    let policy = config.policy_source.path().filter(|path| path.exists());
+    let policy = policy.map_or("no file".to_owned(), |path| path.display().to_string());
+    text.push_str(&format!(
+        "
+# policy: {policy}, {} rules",
+        config.policy.len()
+    ));
+    format!(
+        "{text}
+# No mistake was found. Neither the port nor the control socket was opened."
+    )
+}
+
 fn foreground(config: Config, is_detached: bool) -> anyhow::Result<()> {
-    let filter = tracing_subscriber::EnvFilter::try_new(&config.log)
-        .with_context(|| format!("--log {}: not a level or filter", config.log))?;
     tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(filter(&config)?)
         .with_writer(std::io::stderr)
         .with_target(false)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
@@ -111,6 +178,9 @@ pub fn detached(
     arguments: impl IntoIterator<Item = std::ffi::OsString>,
 ) -> anyhow::Result<()> {
     let log = log_path(control);
+    if let Some(kept) = keep_log(control, &log) {
+        eprintln!("towpath: the service before this one died; its log is kept: {}", kept.display());
+    }
     let file = log_file(control, &log)?;
     let own = std::env::current_exe().context("cannot find this program")?;
     let mut child = Command::new(own)
@@ -148,6 +218,30 @@ pub fn detached(
         }
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// The path where the log of a service that died is kept.
+fn kept_path(control: &Path) -> PathBuf {
+    control.with_extension("died.log")
+}
+
+/// Keeps the log of a service that died, and returns its new path; the log that was kept before is replaced. `None`: the last service has ended
+/// as it should, or has written nothing, or a service is there. A service removes its control socket at its end: one that is left is a dead one's.
+fn keep_log(control: &Path, log: &Path) -> Option<PathBuf> {
+    let is_left = control.symlink_metadata().is_ok_and(|of| of.file_type().is_socket());
+    let has_words = log.symlink_metadata().is_ok_and(|of| of.is_file() && of.len() > 0);
+    if !is_left || !has_words || service::pid_behind(control).is_some() {
+        return None;
+    }
+    let kept = kept_path(control);
+    std::fs::rename(log, &kept).ok().map(|()| kept)
+}
+
+/// The log of the service that was at `control` and died; `None`: it wrote none beside its control socket.
+pub fn log_of_dead(control: &Path) -> Option<PathBuf> {
+    let has_next = service::pid_behind(control).is_some();
+    let log = if has_next { kept_path(control) } else { log_path(control) };
+    log.is_file().then_some(log)
 }
 
 /// Opens the log beside the control socket and truncates it.

@@ -14,8 +14,10 @@ mod common;
 mod congestion;
 mod cores;
 mod cycles;
+mod ignored;
 #[path = "../../ring/tests/passes.rs"]
 mod passes;
+mod private;
 mod privileges;
 mod rates;
 mod role;

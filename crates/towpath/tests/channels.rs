@@ -336,8 +336,8 @@ fn a_rule_says_which_connections_go_by_channel_and_explain_says_why() {
         (&socket["remote"], &socket["why"]),
         (&"10.81.0.2:5000".into(), &"rule 1 of --channel-rules".into())
     );
-    let line =
-        world.report(0, "ss").as_array().unwrap().iter().find(|line| line["kind"] == "channel").cloned();
+    let lines = world.report(0, "ss")["sockets"].clone();
+    let line = lines.as_array().unwrap().iter().find(|line| line["kind"] == "channel");
     assert_eq!(line.unwrap()["state"], "ESTABLISHED");
     let sessions = world.report(1, "channels")["sessions"].clone();
     assert!(sessions.as_array().unwrap().iter().any(|session| session["class"] == "latency"), "{sessions}");

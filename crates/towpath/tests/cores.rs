@@ -62,7 +62,7 @@ impl World {
 
     /// What a subcommand prints.
     fn text(&self, name: &str) -> String {
-        String::from_utf8(self.towpath(name).output().unwrap().stdout).unwrap()
+        String::from_utf8(self.towpath(name).env("COLUMNS", "1000").output().unwrap().stdout).unwrap()
     }
 
     /// Waits until the report of `towpath cores` is as `is_so` says, and returns it.
@@ -439,6 +439,19 @@ fn every_byte_arrives_over_packet_sockets_while_groups_move() {
 }
 
 #[test]
+fn more_cores_than_there_are_are_refused_with_what_to_do() {
+    let Some(mut world) = World::new("more") else { return };
+    world.serve(&TAP, CapabilitySet::empty());
+    let done = world.towpath("cores").args(["--set", "99"]).output().unwrap();
+    let said = String::from_utf8(done.stderr).unwrap();
+    assert!(
+        !done.status.success() && said.contains("2 of the 99 cores") && said.contains("--cores 14"),
+        "{said}"
+    );
+    assert_eq!(world.cores(&[])["serving"], 2, "a refusal changes nothing");
+}
+
+#[test]
 fn ss_and_explain_show_the_core_of_each_connection_and_stat_none_where_there_is_one() {
     let Some(mut world) = World::new("shown") else { return };
     world.serve_echo(&TAP, CapabilitySet::empty());
@@ -449,7 +462,8 @@ fn ss_and_explain_show_the_core_of_each_connection_and_stat_none_where_there_is_
     world.until("no move is left", |all| all["moves_left"] == 0);
     let ss: Value =
         serde_json::from_slice(&world.towpath("ss").arg("--json").output().unwrap().stdout).unwrap();
-    let flows: Vec<&Value> = ss.as_array().unwrap().iter().filter(|s| s["kind"] == "flow").collect();
+    let flows: Vec<&Value> =
+        ss["sockets"].as_array().unwrap().iter().filter(|s| s["kind"] == "flow").collect();
     assert_eq!(flows.len(), connections.len());
     assert!(flows.iter().all(|flow| flow["core"] == 0 && flow["group"].is_u64()), "{ss}");
     let text = world.text("explain");

@@ -63,7 +63,7 @@ def own_place(w):
         w.directory.chmod(0o755)
         prefix = as_nobody(w)
         os.chown(place, NOBODY, NOBODY)
-    w.control = place / "towpath" / "control.sock"
+    w.control = place / "towpath-private" / "control.sock"
     w.asking = {"TOWPATH_TRUST_UID": str(NOBODY)}
     return [*prefix, w.towpath, "run"], {"XDG_RUNTIME_DIR": str(place), "TOWPATH_CONTROL": str(w.control)}
 
@@ -89,6 +89,8 @@ def bad_values(w):
         ["--fault-loss", "200%"],
         ["--cores", "0"],
         ["--ring-max", "5000"],
+        ["--log", "service=loud"],
+        ["--log", "warning"],
     ):
         done = up(w, *flags)
         refused(done, tuple(flags[0].lstrip("-").replace("-", c) for c in "-_"), lines=8)
@@ -99,9 +101,12 @@ def bad_values(w):
 def bad_configuration(w):
     file = w.directory / "towpath.toml"
     refused(up(w, "--config", file), str(file))
-    for text in ("colour = 1\n", "cores = \n", 'cores = "many"\n'):
+    for text in ("cores = \n", 'cores = "many"\n'):
         file.write_text(text)
         refused(up(w, "--config", file), str(file), lines=8)
+    # All keys are listed.
+    file.write_text("# comment\ncors = 1\n")
+    refused(up(w, "--config", file), str(file), "line 2", "did you mean `cores`?", lines=40)
 
 
 @mistake("configuration_sources")

@@ -81,7 +81,8 @@ def explain(w):
     for words in ("no accelerated listener there", "limited by its program", "shared memory", f"({server.pid})", "-> ", "wait to be accepted"):
         require(words in text, f"no {words!r}: {text}")
     refused(w.command("explain", ":1"), "towpath explain PID")
-    refused(w.command("explain", "redis"), "redis", lines=8)
+    refused(w.command("explain", "no-such-program"), "no process is called no-such-program")
+    require({p["pid"] for p in explained(w, Path(str(PYTHON[0])).name)} >= {server.pid, client.pid}, "by name")
     refused(w.command("explain", "2147483646"), "no process")
     plain.close()
     kernel.close()

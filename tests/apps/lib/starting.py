@@ -54,7 +54,6 @@ def detach_tells_failures(w):
         (("--port", "tap:a/b", *PACKET), ("--port tap", "a/b")),
         (("--port", "tap", "--mtu", "100", *PACKET), ("--mtu", "TOWPATH_MTU")),
         (("--port", "tap", "--mac", "01:00:00:00:00:01", *PACKET), ("--mac",)),
-        (("--log", "service=loud"), ("--log",)),
         (("--config", w.directory / "nothing.toml"), ("nothing.toml",)),
     ):
         fails_alike(w, *flags, words=words)

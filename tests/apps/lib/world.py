@@ -168,8 +168,9 @@ class World:
         until(answers, seconds, "the service answers", LOOK_S)
 
     def command(self, *arguments, seconds=HANG_S):
-        """Runs `towpath ARGUMENTS --control ...`; returns the completed process."""
-        return run_towpath([self.towpath, *arguments, "--control", self.control], seconds, self.asking)
+        """Runs `towpath ARGUMENTS --control ...`, with lines that are not wrapped; returns the completed process."""
+        environment = {"COLUMNS": "1000", **(self.asking or {})}
+        return run_towpath([self.towpath, *arguments, "--control", self.control], seconds, environment)
 
     def report(self, what):
         done = self.command(what, "--json")

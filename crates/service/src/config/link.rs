@@ -99,6 +99,7 @@ impl Options {
             "accurate_ecn",
             "buffer_initial",
             "send_buffer",
+            "hop_limit",
             "max_flows",
             "fault_loss",
             "fault_reorder",

@@ -2,6 +2,7 @@
 
 use channel::limits::CHANNELS_MAX;
 use control::CongestionName;
+use control::known::nearest;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::IpAddr;
@@ -359,6 +360,58 @@ impl fmt::Display for AgentPlace {
     }
 }
 
+/// Which lines are logged, as a list of levels and of modules with a level: `warn`, `info,service::daemon=trace`. Everything else is refused: the
+/// crate that filters the log takes an unknown word as the name of a module, and logs nothing.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct LogFilter(String);
+
+impl LogFilter {
+    /// The words that are levels.
+    pub const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    /// The crate that writes to the log.
+    const CRATE: &str = "service";
+
+    /// The filter as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for LogFilter {
+    fn default() -> Self {
+        Self("info".to_owned())
+    }
+}
+
+impl FromStr for LogFilter {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let is_module = |name: &str| name.split("::").next() == Some(Self::CRATE);
+        let is_level = |word: &str| Self::LEVELS.contains(&word.to_lowercase().as_str());
+        let wrong = text.split(',').find(|part| match part.split_once('=') {
+            Some((module, level)) => !(is_module(module) && is_level(level)),
+            None => !is_level(part),
+        });
+        let Some(wrong) = wrong else { return Ok(Self(text.to_owned())) };
+        let word = wrong.split_once('=').map_or(wrong, |(_, level)| level);
+        let near = nearest(word, Self::LEVELS).filter(|near| *near != word);
+        let meant = near.map_or(String::new(), |near| format!(" (did you mean {near}?)"));
+        let (levels, own) = (Self::LEVELS.join(", "), Self::CRATE);
+        Err(format!(
+            "`{}`{meant}: give a level ({levels}), or levels of modules like {own}=debug or info,{own}::daemon=trace",
+            wrong.escape_debug()
+        ))
+    }
+}
+
+impl fmt::Display for LogFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// Conversions from and to text for types that parse and print, for serde's `try_from` and `into`.
 macro_rules! as_text {
     ($($name:ident)+) => {$(
@@ -376,7 +429,7 @@ macro_rules! as_text {
     )+};
 }
 pub(crate) use as_text;
-as_text!(PortChoice Network Mac Rate HostAddresses ChannelCount Congestion AgentPlace);
+as_text!(PortChoice Network Mac Rate HostAddresses ChannelCount Congestion AgentPlace LogFilter);
 
 #[cfg(test)]
 mod tests {
@@ -398,6 +451,26 @@ mod tests {
         }
         for text in ["/tmp/ccp/portus", "copa=/run/copa.sock"] {
             assert_eq!(text.parse::<AgentPlace>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn the_log_takes_levels_and_levels_of_modules_and_says_which() {
+        for text in ["warn", "off", "DEBUG", "service=debug", "info,service::daemon=trace"] {
+            assert_eq!(text.parse::<LogFilter>().unwrap().to_string(), text);
+        }
+        for (text, words) in [
+            ("warning", &["`warning`", "did you mean warn?", "off, error, warn, info, debug, trace"][..]),
+            ("service=loud", &["`service=loud`", "service=debug"]),
+            ("servce=debug", &["`servce=debug`"]),
+            ("info,verbose", &["`verbose`"]),
+            ("", &["``", "off, error"]),
+            ("info,", &["``"]),
+            ("3", &["`3`"]),
+            ("service[span]=info", &["service[span]"]),
+        ] {
+            let told = text.parse::<LogFilter>().unwrap_err();
+            assert!(words.iter().all(|word| told.contains(word)), "{text}: {told}");
         }
     }
 

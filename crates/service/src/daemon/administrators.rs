@@ -71,6 +71,10 @@ impl Service {
         }
         match report {
             Report::Shutdown => {}
+            Report::Reload if self.registry.config().policy_source.path().is_none() => {
+                let reason = "it has no policy file to read; start it with `towpath up --policy FILE`";
+                return refused(Errno::NOENT, reason);
+            }
             Report::Reload => return Err(Box::new(self.read_policy(Some(asker)))),
             report => return Ok(report),
         }

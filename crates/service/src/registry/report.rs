@@ -12,6 +12,7 @@ pub(crate) mod statistics;
 mod summary;
 pub mod text;
 
+use crate::config::values::{CORES_MAX, PortKind};
 use crate::cores::Core;
 use crate::registry::channels::OWNER;
 use crate::registry::channels::report::ChannelsReport;
@@ -46,7 +47,11 @@ pub struct Socket {
     /// `None`: it listens.
     #[serde(serialize_with = "address_or_star")]
     pub(crate) remote: Option<SocketAddr>,
+    /// 0: the viewer may not see it.
+    #[serde(serialize_with = "known")]
     pub(crate) pid: i32,
+    /// Empty: the viewer may not see it.
+    #[serde(serialize_with = "known")]
     pub(crate) process: String,
     /// User of its process, shown to every user, as by the kernel's `ss`.
     pub uid: u32,
@@ -57,25 +62,38 @@ pub struct Socket {
     pub(crate) bytes_out: u64,
     pub(crate) retransmits: u64,
     /// Smoothed round-trip time, microseconds; 0: unknown.
+    #[serde(serialize_with = "known")]
     pub(crate) rtt_us: u32,
     /// Congestion window, segments; 0: unknown.
+    #[serde(serialize_with = "known")]
     pub(crate) cwnd: u32,
     /// Payload bytes of a full segment; 0: unknown.
+    #[serde(serialize_with = "known")]
     pub(crate) mss: u32,
     /// What decides about window and rate; `None`: within the host nothing does.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) congestion: Option<Governed>,
-    /// Pacing rate, bytes per second; 0: unknown.
+    /// Pacing rate, bytes per second; 0: unknown, all ones: there is no limit.
+    #[serde(serialize_with = "known_rate")]
     pub(crate) pacing_rate: u64,
+    /// Time since data was last sent, or a segment last received, ms; `None`: unknown, as of all connections within the host.
+    pub(crate) idle_ms: Option<u32>,
     /// The core that serves it, where there are several; `None`: no core does.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) core: Option<u8>,
     /// The group of its addresses, which moves between cores as a whole.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) group: Option<u8>,
     /// The further fields of `towpath explain`.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) detail: Option<Box<Detail>>,
+}
+
+/// A value, or null where it is 0 or empty, which says that it is unknown.
+fn known<T: Default + PartialEq + Serialize, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
+    Some(value).filter(|value| **value != T::default()).serialize(to)
+}
+
+/// A rate, or null where it is unknown or has no limit.
+fn known_rate<S: Serializer>(rate: &u64, to: S) -> Result<S::Ok, S::Error> {
+    Some(rate).filter(|rate| !matches!(**rate, 0 | u64::MAX)).serialize(to)
 }
 
 /// An address, or `*` for a listener's other end.
@@ -111,7 +129,7 @@ impl Socket {
     /// Removes the fields that `viewer` may not see.
     fn hide_from(&mut self, viewer: Viewer) {
         if !viewer.sees(self.uid) {
-            (self.pid, self.process, self.detail, self.congestion) = (0, "-".to_owned(), None, None);
+            (self.pid, self.process, self.detail, self.congestion) = (0, String::new(), None, None);
         }
         if let Some(detail) = self.detail.as_mut().filter(|d| d.peer_uid.is_some_and(|uid| !viewer.sees(uid)))
         {
@@ -191,6 +209,9 @@ impl Registry {
             Report::Cycles(wish) => self.whose_time(wish, viewer),
             Report::Channels => Job::new(ChannelsReport::new(self, viewer)),
             Report::Cores(wish) => {
+                if let Some(why) = self.why_not(wish) {
+                    return Answer::refused(Errno::INVAL, &why).into();
+                }
                 let now = self.tcp_now();
                 let (scaling, slow) = (&mut self.scaling, &mut self.tcp.slow);
                 match wish {
@@ -210,6 +231,24 @@ impl Registry {
             }
         };
         Begun::Job(job)
+    }
+
+    /// Why so many cores cannot serve flows, with what to do; `None`: they can.
+    fn why_not(&self, wish: CoresWish) -> Option<String> {
+        let most = self.cores.len();
+        match wish {
+            CoresWish::AsItIs => None,
+            _ if self.config.port == PortKind::None => Some(
+                "it has no port, and within this host no core serves flows: programs move their bytes themselves; start the service with \
+                 --port to have flows"
+                    .to_owned(),
+            ),
+            CoresWish::Fixed(cores) if usize::from(cores) > most => Some(format!(
+                "it has {most} of the {cores} cores: start it with --cores {} (at most {CORES_MAX} are possible)",
+                cores.min(CORES_MAX)
+            )),
+            CoresWish::Fixed(_) | CoresWish::Auto => None,
+        }
     }
 
     /// Why that connection does not go by channel; `None`: the service has no channels, or the peer has opened it.
@@ -269,7 +308,7 @@ impl Registry {
             local: NOWHERE,
             remote: None,
             pid: process.map_or(0, |p| p.pid),
-            process: process.map_or_else(|| "-".to_owned(), |p| p.process.clone()),
+            process: process.map_or_else(String::new, |p| p.process.clone()),
             uid: process.map_or(0, |p| p.uid),
             kind: "",
             recv_queue: 0,
@@ -282,6 +321,7 @@ impl Registry {
             mss: 0,
             congestion: None,
             pacing_rate: 0,
+            idle_ms: None,
             core: None,
             group: None,
             detail: None,

@@ -162,11 +162,11 @@ impl Place {
     }
 
     pub fn explained(&self) -> String {
-        String::from_utf8(self.command(&["explain"]).output().unwrap().stdout).unwrap()
+        String::from_utf8(self.command(&["explain"]).env("COLUMNS", "1000").output().unwrap().stdout).unwrap()
     }
 
     fn flows(&self) -> Vec<Value> {
-        let all = self.json(&["ss"]);
+        let all = self.json(&["ss"])["sockets"].take();
         all.as_array().unwrap().iter().filter(|row| row["kind"] == "flow").cloned().collect()
     }
 

@@ -176,6 +176,7 @@ impl Registry {
                 );
             }
         };
+        let before = self.policy.len();
         self.policy = self.policy.with_rules(rules);
         if self.policy.asks_for_cgroups() {
             for a in self.applications.values_mut() {
@@ -186,7 +187,7 @@ impl Registry {
         self.revoke_all();
         let path = self.config.policy_source.path().map(|path| path.display().to_string());
         tracing::info!(rules = self.policy.len(), path, "the policy is read anew");
-        let told = serde_json::json!({ "policy": path, "rules": self.policy.len() });
+        let told = serde_json::json!({ "policy": path, "rules": self.policy.len(), "rules_before": before });
         report::answer_of(serde_json::to_vec(&told))
     }
 }

@@ -303,6 +303,7 @@ fn of_flow(registry: &Registry, s: &slowpath::Socket) -> Option<Socket> {
         cwnd: info.as_ref().map_or(0, |i| i.snd_cwnd),
         mss: info.as_ref().map_or(0, |i| i.snd_mss),
         pacing_rate: info.as_ref().map_or(0, |i| i.pacing_rate),
+        idle_ms: info.as_ref().map(|i| i.last_data_sent.min(i.last_data_recv)),
         core: owner.map(|owner| owner.core),
         group,
         ..line
