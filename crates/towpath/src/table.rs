@@ -40,9 +40,18 @@ pub fn rows_of<'a>(all: &'a Value, key: &str) -> impl Iterator<Item = &'a Value>
     all[key].as_array().into_iter().flatten()
 }
 
-/// A value as a cell of a table: text without quotes.
+/// A value as a cell of a table: text without quotes; `-` where it is not known.
 pub fn cell(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "-".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// The process of a row: its name, and its number if it is known.
+pub fn process(row: &Value) -> String {
+    format!("{} ({})", cell(&row["process"]), cell(&row["pid"]))
 }
 
 /// Aligns the columns of rows: each column is as wide as its widest cell.
@@ -103,10 +112,10 @@ pub fn sockets(path: &Path, json: bool) -> anyhow::Result<()> {
             Some(rate) => format!("{}/s", crate::advice::bytes(rate)),
         });
         row.push(governed(&s["congestion"]));
-        row.push(if s["core"].is_null() { "-".to_owned() } else { cell(&s["core"]) });
+        row.push(cell(&s["core"]));
         // The service hides the process of another user's socket.
-        let is_hidden = s["pid"] == 0;
-        row.push(if is_hidden { "-".to_owned() } else { format!("{} ({})", cell(&s["process"]), s["pid"]) });
+        let is_hidden = s["application"].is_null();
+        row.push(if is_hidden { "-".to_owned() } else { process(s) });
         rows.push(row);
     }
     print(&table(&heads, rows))
