@@ -4,18 +4,13 @@
 //! is in and which number it has there, and who connects looks only at those of its own. A process that lies deceives those alone that connect to
 //! it, and each of them about its own connection.
 
+use crate::pid_namespace::itself;
 use control::credentials::has_own_proc;
 use control::profile::Rings;
 use control::{Itself, KernelReason};
 
 /// Limit of descriptors checked, over all processes that may accept, before one connect: each takes some 10 µs.
 const LOOKED_AT: usize = 128;
-
-/// This process, for others of its PID namespace.
-pub fn itself() -> Itself {
-    let namespace = rustix::fs::stat(c"/proc/self/ns/pid").map_or(0, |found| found.st_ino);
-    Itself { namespace, pid: crate::sys::pid().unwrap_or(0) }
-}
 
 /// Why a connection to these processes, which have not yet waited for it by a call that the library sees, is left to the kernel: one has a
 /// ring, by which it may accept, or this process may not find that out. `None`: no process has a ring.
