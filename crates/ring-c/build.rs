@@ -1,0 +1,11 @@
+//! What the library needs beside `libc` where glibc is older than 2.34: see `crates/session/src/old_libc.rs`. Newer ones have both libraries, too,
+//! with nothing in them.
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|found| found == value);
+    if is("CARGO_CFG_TARGET_OS", "linux") && is("CARGO_CFG_TARGET_ENV", "gnu") {
+        let needed = "-Wl,--push-state,--no-as-needed,-l:libdl.so.2,-l:libpthread.so.0,--pop-state";
+        println!("cargo:rustc-cdylib-link-arg={needed}");
+    }
+}
