@@ -26,6 +26,20 @@ macro_rules! oldest {
     };
 }
 
+/// A jump to a function of this library.
+#[cfg(target_arch = "x86_64")]
+macro_rules! go_on {
+    ($function:literal) => {
+        concat!("jmp ", $function)
+    };
+}
+#[cfg(target_arch = "aarch64")]
+macro_rules! go_on {
+    ($function:literal) => {
+        concat!("b ", $function)
+    };
+}
+
 /// A jump to the address that the loader finds for a symbol. Nothing else may be touched: registers hold arguments, and `dlsym` looks at the
 /// address that it returns to.
 #[cfg(target_arch = "x86_64")]
@@ -65,7 +79,17 @@ macro_rules! old {
 
 old!("dlsym" "pthread_key_create" "pthread_key_delete" "pthread_setspecific" "pthread_testcancel");
 
-global_asm!(".globl stat64", ".hidden stat64", ".set stat64, {stat}", stat = sym stat);
+global_asm!(
+    ".pushsection .text.towpath_old_libc, \"ax\", @progbits",
+    ".globl stat64",
+    ".hidden stat64",
+    ".type stat64, @function",
+    "stat64:",
+    go_on!("{stat}"),
+    ".size stat64, . - stat64",
+    ".popsection",
+    stat = sym stat
+);
 
 /// `stat64` of the C library, whose structure is the kernel's on these machines.
 unsafe extern "C" fn stat(path: *const c_char, to: *mut libc::stat64) -> c_int {
