@@ -136,7 +136,8 @@ pub fn receive_datagram(socket: impl AsFd, buffer: &mut [u8], is_look: bool) -> 
         is_sender.then(|| libc::CMSG_DATA(first).cast::<libc::ucred>().read_unaligned().into())
     };
     // A name in the file system ends with 0; one that begins with 0 is no path.
-    let bytes = (message.msg_namelen as usize).saturating_sub(std::mem::offset_of!(libc::sockaddr_un, sun_path));
+    let bytes =
+        (message.msg_namelen as usize).saturating_sub(std::mem::offset_of!(libc::sockaddr_un, sun_path));
     let path = name.sun_path.iter().take(bytes).map(|byte| *byte as u8).take_while(|byte| *byte != 0);
     let has_more = message.msg_flags & libc::MSG_CTRUNC != 0;
     Ok(Datagram { len, address: path.collect(), sender, has_more })
@@ -161,7 +162,8 @@ mod tests {
 
     #[test]
     fn a_process_has_a_number_for_each_namespace() {
-        let info = |numbers: &str| numbers_in(&format!("pos:\t0\nflags:\t02000002\nPid:\t7\nNSpid:\t{numbers}\n"));
+        let info =
+            |numbers: &str| numbers_in(&format!("pos:\t0\nflags:\t02000002\nPid:\t7\nNSpid:\t{numbers}\n"));
         assert_eq!((info("7"), info("7\t1")), (vec![7], vec![7, 1]));
         for unknown in ["0", "-1", "", "0\t7"] {
             assert_eq!(info(unknown), [0; 0], "{unknown}");
@@ -174,11 +176,14 @@ mod tests {
     #[test]
     fn a_process_has_one_inode_number_and_no_other_has_it() {
         let inode_of = |pid| process_inode(pidfd_open(pid, PidfdFlags::empty()).unwrap());
-        let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let mut child =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let (this, that) = (inode_of(getpid()), inode_of(Pid::from_raw(child.id() as i32).unwrap()));
         drop(child.stdin.take());
         child.wait().unwrap();
-        let Some(this) = this else { return println!("skipped: before Linux 6.9 processes have no inode numbers") };
+        let Some(this) = this else {
+            return println!("skipped: before Linux 6.9 processes have no inode numbers");
+        };
         assert!(that.is_some_and(|that| that != this));
         assert_eq!(inode_of(getpid()), Some(this));
         let (near, _far) = UnixStream::pair().unwrap();

@@ -507,7 +507,7 @@ pub enum Reply {
 }
 
 /// A process as it sees itself. A process of the same PID namespace finds it by its number; all others do not.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Itself {
     /// Inode number of its PID namespace; 0: it cannot tell.
     pub namespace: u64,

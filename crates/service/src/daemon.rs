@@ -32,7 +32,7 @@ use crate::registry::log_limit::log_for;
 use crate::registry::output::{Output, Pushed};
 use crate::registry::process::fd_liveness::Watched;
 use crate::registry::process::number::Number;
-use crate::registry::registration::{Credentials, User};
+use crate::registry::registration::User;
 use crate::registry::report::profile_switch::{Counting, Part};
 use crate::registry::scaling::machine::Machine;
 use crate::registry::scaling::{Scaling, Way};

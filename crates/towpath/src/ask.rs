@@ -117,6 +117,7 @@ fn has_ended(path: &Path, process: Option<OwnedFd>) -> anyhow::Result<bool> {
 /// The process of the service at `path`. `None`: before Linux 6.5 this process cannot see one in another PID namespace.
 fn process_of(path: &Path) -> Option<OwnedFd> {
     let line = dial(path).ok()?;
-    let by_number = || pidfd_open(Pid::from_raw(peer_credentials(&line).ok()?.pid)?, PidfdFlags::empty()).ok();
+    let by_number =
+        || pidfd_open(Pid::from_raw(peer_credentials(&line).ok()?.pid)?, PidfdFlags::empty()).ok();
     peer_process(&line).ok().or_else(by_number)
 }

@@ -176,7 +176,8 @@ fn unseen(known: &Value, application: &Value) -> Explained {
         is_attached: true,
         absence: Some(Absence {
             cause: Cause::Other,
-            reason: "its process is in another PID namespace: what it has on the kernel is not shown here".to_owned(),
+            reason: "its process is in another PID namespace: what it has on the kernel is not shown here"
+                .to_owned(),
             advice: "ask there, or in a PID namespace above both, as root".to_owned(),
         }),
         settings: json!({}),

@@ -86,7 +86,9 @@ mod tests {
     #[test]
     fn of_another_namespace_the_processes_are_found_that_are_here() {
         let own = pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).ok().and_then(process_inode);
-        let Some(own) = own else { return println!("skipped: before Linux 6.9 processes have no inode numbers") };
+        let Some(own) = own else {
+            return println!("skipped: before Linux 6.9 processes have no inode numbers");
+        };
         let translated = |inode| {
             let mut told = report(inode);
             walk(&mut told, Some(&mut Here(None)));

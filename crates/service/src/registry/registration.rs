@@ -162,8 +162,7 @@ impl Registry {
         tracing::debug!(application = id, pid = %number, uid = who.uid, name, "registered");
         let root = ancestors.first().copied().unwrap_or(id);
         self.families.entry(root).or_default().join(id, holder, secret, ancestors.clone());
-        let process =
-            Process { number, process: name, uid: who.uid, alive: true, ..Process::default() };
+        let process = Process { number, process: name, uid: who.uid, alive: true, ..Process::default() };
         let application = Application {
             id,
             holder,

@@ -51,7 +51,9 @@ impl Processes {
         });
         if let Err(e) = &watch {
             let which = if pid == 0 { "in another PID namespace".to_owned() } else { format!("{pid}") };
-            tracing::warn!("the end of an agent's process ({which}) is noticed late: it cannot be watched: {e}");
+            tracing::warn!(
+                "the end of an agent's process ({which}) is noticed late: it cannot be watched: {e}"
+            );
         }
         self.by_address.insert(address.to_vec(), Process { pid, watch: watch.ok() });
         true

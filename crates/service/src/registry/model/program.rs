@@ -4,8 +4,8 @@
 use super::linux::{Pid, SocketId};
 use super::world::{Descriptors, World};
 use control::{
-    AcceptRecord, Grant, Itself, Left, Lent, PROTOCOL, Parent, Push, RegionInfo, Reply, Request, SocketOptions,
-    Unlisten,
+    AcceptRecord, Grant, Itself, Left, Lent, PROTOCOL, Parent, Push, RegionInfo, Reply, Request,
+    SocketOptions, Unlisten,
 };
 use endpoint::Endpoint;
 use endpoint::host::{Host, Solitary, Waker};

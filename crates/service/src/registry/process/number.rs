@@ -50,7 +50,10 @@ mod tests {
         let number = Number { pid: 7, application: 3, inode: 4_711 };
         assert_eq!(to_value(number).unwrap(), json!({ "pid": 7, "application": 3, "pidfd_inode": 4_711 }));
         let outside = Number { pid: 0, ..number };
-        assert_eq!(to_value(outside).unwrap(), json!({ "pid": null, "application": 3, "pidfd_inode": 4_711 }));
+        assert_eq!(
+            to_value(outside).unwrap(),
+            json!({ "pid": null, "application": 3, "pidfd_inode": 4_711 })
+        );
         assert_eq!((number.to_string(), outside.to_string()), ("7".to_owned(), "-".to_owned()));
         let hidden = json!({ "pid": null, "application": null, "pidfd_inode": null });
         assert_eq!(to_value(Number::default()).unwrap(), hidden);

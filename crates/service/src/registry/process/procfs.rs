@@ -34,7 +34,11 @@ mod tests {
         assert_eq!(cgroup(Number { pid: 0, ..here }), None, "a process of another namespace is none here");
         assert_eq!(cgroup(Number { pid: -1, ..here }), None);
         if let Some(own) = own {
-            assert_eq!(cgroup(Number { inode: own + 1, ..here }), None, "the number is another process's now");
+            assert_eq!(
+                cgroup(Number { inode: own + 1, ..here }),
+                None,
+                "the number is another process's now"
+            );
         }
     }
 }
