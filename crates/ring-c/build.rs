@@ -3,8 +3,7 @@
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|found| found == value);
-    if is("CARGO_CFG_TARGET_OS", "linux") && is("CARGO_CFG_TARGET_ENV", "gnu") {
+    if cfg!(all(target_os = "linux", target_env = "gnu")) {
         let needed = "-Wl,--push-state,--no-as-needed,-l:libdl.so.2,-l:libpthread.so.0,--pop-state";
         println!("cargo:rustc-cdylib-link-arg={needed}");
     }

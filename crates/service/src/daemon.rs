@@ -31,7 +31,6 @@ use crate::registry::agents::Agents;
 use crate::registry::log_limit::log_for;
 use crate::registry::output::{Output, Pushed};
 use crate::registry::process::fd_liveness::Watched;
-use crate::registry::process::number::Number;
 use crate::registry::registration::User;
 use crate::registry::report::profile_switch::{Counting, Part};
 use crate::registry::scaling::machine::Machine;
@@ -464,7 +463,7 @@ impl Service {
     /// Detaches a process that misbehaved: ends its registration and its control line.
     pub(crate) fn detach(&mut self, id: u32, reason: &str) {
         let Some(peer) = self.peers.get(&id) else { return };
-        let (pid, uid) = (Number::of(&peer.who, id), peer.who.uid);
+        let (pid, uid) = (peer.who.number(id), peer.who.uid);
         let (limit, now) = self.registry.log_limit();
         log_for!(limit, now, uid, warn, application = id, %pid, uid, "detached: {reason}");
         self.registry.count_detached();

@@ -2,15 +2,15 @@
 //!
 //! A library that is linked against a newer glibc asks for the newest version of each symbol, and the loader of an older one ends the program
 //! before its first line. Of what this library and Rust's standard library call, five functions have a new version since glibc 2.34 only because
-//! they have moved from `libdl` and `libpthread` into `libc`; and `stat64` and `fstat64` are symbols since glibc 2.33 only. So each of them is defined here, seen by
-//! this library alone. The five go on to the old version, which every glibc has; the two are system calls.
+//! they have moved from `libdl` and `libpthread` into `libc`; and `stat64` is a symbol since glibc 2.33 only. So each of them is defined here, seen by
+//! this library alone. The five go on to the old version, which every glibc has; `stat64` is a system call. (`fstat64` is, too: `preload` replaces it
+//! anyway, and `ring-c` has a file for it.)
 //!
 //! Before 2.34 a program need not have `libdl` and `libpthread`: the libraries name both as needed (their `build.rs`). A test reads the symbols of
 //! the built libraries (`tests/apps/lib/libraries.py`).
 
 use crate::sys;
 use libc::{c_char, c_int};
-use rustix::io::Errno;
 use std::arch::global_asm;
 
 /// The oldest version of the symbols of this machine's glibc.
@@ -27,17 +27,17 @@ macro_rules! oldest {
     };
 }
 
-/// A jump to a function of this library.
+/// A jump to [`stat`].
 #[cfg(target_arch = "x86_64")]
 macro_rules! go_on {
-    ($function:ident) => {
-        concat!("jmp {", stringify!($function), "}")
+    () => {
+        "jmp {stat}"
     };
 }
 #[cfg(target_arch = "aarch64")]
 macro_rules! go_on {
-    ($function:ident) => {
-        concat!("b {", stringify!($function), "}")
+    () => {
+        "b {stat}"
     };
 }
 
@@ -80,43 +80,30 @@ macro_rules! old {
 
 old!("dlsym" "pthread_key_create" "pthread_key_delete" "pthread_setspecific" "pthread_testcancel");
 
-/// Defines symbols, for this library alone, that are functions of this file.
-macro_rules! own {
-    ($($symbol:literal $name:ident)*) => {
-        global_asm!(
-            ".pushsection .text.towpath_old_libc, \"ax\", @progbits",
-            $(concat!(
-                ".globl ", $symbol, "\n.hidden ", $symbol, "\n.type ", $symbol, ", @function\n",
-                $symbol, ":\n", go_on!($name), "\n",
-                ".size ", $symbol, ", . - ", $symbol, "\n",
-            ),)*
-            ".popsection",
-            $($name = sym $name,)*
-        );
-    };
-}
-
-own!("stat64" stat "fstat64" fstat);
-
-/// The result of a system call as the C library gives it.
-fn result(asked: Result<usize, Errno>) -> c_int {
-    let Err(e) = asked else { return 0 };
-    // SAFETY: the C library's `errno` of this thread.
-    unsafe { *libc::__errno_location() = e.raw_os_error() };
-    -1
-}
+global_asm!(
+    ".pushsection .text.towpath_old_libc, \"ax\", @progbits",
+    ".globl stat64",
+    ".hidden stat64",
+    ".type stat64, @function",
+    "stat64:",
+    go_on!(),
+    ".size stat64, . - stat64",
+    ".popsection",
+    stat = sym stat
+);
 
 /// `stat64` of the C library, whose structure is the kernel's on these machines.
 unsafe extern "C" fn stat(path: *const c_char, to: *mut libc::stat64) -> c_int {
     let arguments = [libc::AT_FDCWD as usize, path as usize, to as usize, 0, 0, 0];
     // SAFETY: the caller's promise to `stat64` is the kernel's demand: the kernel checks both addresses itself.
-    result(unsafe { sys::raw(libc::SYS_newfstatat, arguments) })
-}
-
-/// The same for `fstat64`.
-unsafe extern "C" fn fstat(fd: c_int, to: *mut libc::stat64) -> c_int {
-    // SAFETY: as for `stat`.
-    result(unsafe { sys::raw(libc::SYS_fstat, [fd as usize, to as usize, 0, 0, 0, 0]) })
+    match unsafe { sys::raw(libc::SYS_newfstatat, arguments) } {
+        Ok(_) => 0,
+        Err(e) => {
+            // SAFETY: the C library's `errno` of this thread.
+            unsafe { *libc::__errno_location() = e.raw_os_error() };
+            -1
+        }
+    }
 }
 
 /// Has the linker take this file's definitions into every program and library that has this crate, before it looks for them elsewhere.
@@ -154,13 +141,6 @@ mod tests {
         let (result, found) = stat(c"/dev/null");
         let expected = rustix::fs::stat(c"/dev/null").unwrap();
         assert_eq!((result, found.st_ino, found.st_rdev), (0, expected.st_ino, expected.st_rdev));
-        let file = std::fs::File::open("/dev/null").unwrap();
-        // SAFETY: plain numbers; then an address that lives as long as the call.
-        let (result, by_descriptor) = unsafe {
-            let mut found: libc::stat64 = std::mem::zeroed();
-            (super::fstat(std::os::fd::AsRawFd::as_raw_fd(&file), &raw mut found), found)
-        };
-        assert_eq!((result, by_descriptor.st_ino), (0, expected.st_ino));
         assert_eq!(stat(c"/nowhere/at/all").0, -1);
         assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::ENOENT));
     }

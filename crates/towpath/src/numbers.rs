@@ -49,14 +49,14 @@ fn walk(value: &mut Value, mut here: Option<&mut Here>) {
     match value {
         Value::Array(rows) => rows.iter_mut().for_each(|row| walk(row, here.as_deref_mut())),
         Value::Object(row) => {
-            KEYS.iter().for_each(|keys| change(row, *keys, here.as_deref_mut()));
+            KEYS.iter().for_each(|(number, inode)| change(row, number, inode, here.as_deref_mut()));
             row.values_mut().for_each(|value| walk(value, here.as_deref_mut()));
         }
         _ => {}
     }
 }
 
-fn change(row: &mut Map<String, Value>, (number, inode): (&str, &str), here: Option<&mut Here>) {
+fn change(row: &mut Map<String, Value>, number: &str, inode: &str, here: Option<&mut Here>) {
     if let Some(inode) = row.remove(inode)
         && let Some(here) = here
     {

@@ -7,7 +7,6 @@ use crate::daemon::Service;
 use crate::daemon::helpers::Asker;
 use crate::registry::Answer;
 use crate::registry::policy::permission::is_privileged;
-use crate::registry::process::number::Number;
 use crate::registry::registration::Credentials;
 use control::credentials::{self, numbers_of, peer_process};
 use control::{CongestionAsk, CoresWish, Reply, Report};
@@ -76,7 +75,7 @@ impl Service {
             Report::Reload => return Err(Box::new(self.read_policy(Some(asker)))),
             report => return Ok(report),
         }
-        tracing::info!(pid = %Number::of(&who, 0), "told to leave");
+        tracing::info!(pid = %who.number(0), "told to leave");
         self.over = true;
         Err(Box::new(Answer::plain(Reply::Done)))
     }

@@ -53,6 +53,11 @@ pub struct User {
 }
 
 impl Credentials {
+    /// The process at the other end, of the control line with number `application`.
+    pub const fn number(&self, application: u32) -> Number {
+        Number { pid: self.pid, application, inode: self.inode }
+    }
+
     /// The user at the other end.
     pub const fn user(&self) -> User {
         User { uid: self.uid, is_administrator: self.is_administrator }
@@ -122,7 +127,7 @@ impl Registry {
             return Answer::refused(Errno::AGAIN, "the kernel gave no random numbers");
         };
         let holder = descent.holder;
-        self.admit_application(id, who, (&name, itself), descent, secret);
+        self.admit_application(id, who, &name, itself, descent, secret);
         let settings = Settings {
             own: self.config.link.own.iter().map(|n| (n.address, n.prefix)).collect(),
             has_port: self.config.port != PortKind::None,
@@ -153,12 +158,13 @@ impl Registry {
         &mut self,
         id: u32,
         who: Credentials,
-        (name, itself): (&str, Itself),
+        name: &str,
+        itself: Itself,
         Descent { ancestors, holder }: Descent,
         secret: u64,
     ) {
         let name = text::bounded(name, NAME_LEN);
-        let number = Number::of(&who, id);
+        let number = who.number(id);
         tracing::debug!(application = id, pid = %number, uid = who.uid, name, "registered");
         let root = ancestors.first().copied().unwrap_or(id);
         self.families.entry(root).or_default().join(id, holder, secret, ancestors.clone());

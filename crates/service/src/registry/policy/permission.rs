@@ -4,7 +4,6 @@ use crate::registry::local::shown::Shown;
 use crate::registry::log_limit::log_for;
 use crate::registry::policy::{Limits, Refusal, Rule, Subject};
 use crate::registry::process::descriptors::{Charge, IN_FLIGHT, Payer};
-use crate::registry::process::number::Number;
 use crate::registry::process::procfs;
 use crate::registry::registration::Credentials;
 use crate::registry::report;
@@ -39,7 +38,7 @@ fn fair(is_administrator: bool, all: u32) -> u32 {
 impl Registry {
     /// The policy's view of a process that is not registered.
     pub fn subject_of(&self, who: Credentials) -> Subject {
-        let cgroup = if self.policy.asks_for_cgroups() { procfs::cgroup(Number::of(&who, 0)) } else { None };
+        let cgroup = if self.policy.asks_for_cgroups() { procfs::cgroup(who.number(0)) } else { None };
         Subject { uid: who.uid, gid: who.gid, cgroup, namespace: who.namespace }
     }
 

@@ -1,6 +1,5 @@
 //! Which process a report speaks of. Its number alone does not say: see [`control::credentials`].
 
-use crate::registry::registration::Credentials;
 use serde::{Serialize, Serializer};
 use std::fmt::{self, Display, Formatter};
 
@@ -16,13 +15,6 @@ pub struct Number {
     /// Inode number of its descriptor ([`control::credentials::process_inode`]), by which a reader in another PID namespace finds it; 0: not known.
     #[serde(rename = "pidfd_inode", serialize_with = "known")]
     pub inode: u64,
-}
-
-impl Number {
-    /// The process at the other end of the control line with number `application`.
-    pub const fn of(who: &Credentials, application: u32) -> Self {
-        Self { pid: who.pid, application, inode: who.inode }
-    }
 }
 
 /// The number as the log shows it.
