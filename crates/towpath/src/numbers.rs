@@ -15,7 +15,7 @@ const KEYS: [(&str, &str); 2] = [("pid", "pidfd_inode"), ("peer_pid", "peer_pidf
 
 /// Makes the numbers in a report those of this process's `/proc`; null where the process is not there. `line`: to the service.
 pub fn translate(report: &mut Value, line: BorrowedFd<'_>) {
-    let mut here = (!is_of_this_proc(line)).then(|| Here(None));
+    let mut here = (!is_of_this_proc(line)).then_some(Here(None));
     walk(report, here.as_mut());
 }
 
