@@ -2,16 +2,16 @@
 //! process has ended. It knows nothing of what the datagrams say.
 
 use std::collections::BTreeMap;
-use std::io::{self, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
 use ccp::Sent;
+use control::credentials::receive_datagram;
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix};
+use rustix::net::{SendFlags, SocketAddrUnix};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// A message is at most 65,535 bytes, as its header says.
@@ -22,7 +22,7 @@ const DATAGRAM_MAX: usize = 65_536;
 pub struct Datagram {
     /// The path that the sender's socket is bound to.
     pub address: Vec<u8>,
-    /// The number of the sender's process, by the kernel's word.
+    /// The number of the sender's process, by the kernel's word; 0: it is in another PID namespace.
     pub pid: u32,
     /// The user of the sender's process.
     pub uid: u32,
@@ -67,27 +67,17 @@ impl Agents {
     /// What the kernel says.
     pub fn receive(&mut self) -> io::Result<Option<Datagram>> {
         loop {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
-            let mut control = RecvAncillaryBuffer::new(&mut space);
-            let mut parts = [IoSliceMut::new(&mut self.buffer)];
-            let flags = RecvFlags::DONTWAIT;
-            let message = match rustix::net::recvmsg(&self.socket, &mut parts, &mut control, flags) {
+            let got = match receive_datagram(&self.socket, &mut self.buffer, false) {
                 Err(Errno::AGAIN) => return Ok(None),
                 Err(Errno::INTR) => continue,
                 other => other?,
             };
-            let credentials = control.drain().find_map(|part| match part {
-                RecvAncillaryMessage::ScmCredentials(credentials) => Some(credentials),
-                _ => None,
-            });
-            let address = message.address.and_then(|address| SocketAddrUnix::try_from(address).ok());
-            let address = address.as_ref().and_then(SocketAddrUnix::path_bytes);
-            if let (Some(address), Some(credentials)) = (address, credentials) {
+            if let (Some(sender), false) = (got.sender, got.address.is_empty()) {
                 return Ok(Some(Datagram {
-                    address: address.strip_suffix(b"\0").unwrap_or(address).to_vec(),
-                    pid: credentials.pid.as_raw_nonzero().get() as u32,
-                    uid: credentials.uid.as_raw(),
-                    bytes: self.buffer[..message.bytes].to_vec(),
+                    address: got.address,
+                    pid: sender.pid.unsigned_abs(),
+                    uid: sender.uid,
+                    bytes: self.buffer[..got.len].to_vec(),
                 }));
             }
         }

@@ -28,7 +28,9 @@ pub struct Status {
 pub struct AgentStatus {
     /// The path of its socket.
     pub address: String,
-    /// Its process; none: it is not there.
+    /// It is there: it has sent something.
+    pub is_there: bool,
+    /// The number of its process; none: it is not there, or its process is in another PID namespace.
     pub pid: Option<u32>,
     /// Programs that it has installed.
     pub programs: usize,
@@ -73,7 +75,8 @@ impl Status {
     ) -> Self {
         let agents = addresses.iter().map(|address| AgentStatus {
             address: String::from_utf8_lossy(address).into_owned(),
-            pid: endpoint.process_of(address),
+            is_there: endpoint.process_of(address).is_some(),
+            pid: endpoint.process_of(address).filter(|pid| *pid != 0),
             programs: endpoint.programs_of(address),
         });
         let counters = endpoint.counters();

@@ -6,11 +6,12 @@
 //! every user without a number there appears as uid 65534. That uid is trusted only where the namespace maps it, or where the variable
 //! names it; otherwise it could be any user of the host.
 
+use crate::credentials::peer_credentials;
 use crate::{LineError, variables};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, open, statat};
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::fmt::{self, Display, Formatter};
 use std::path::Path;
@@ -143,7 +144,7 @@ fn dial_as(trusted: Trusted, path: &Path) -> Result<OwnedFd, DialError> {
     set_socket_timeout(&fd, Timeout::Send, Some(PATIENCE))?;
     connect(&fd, &SocketAddrUnix::new(path)?)?;
     // The credentials of the connection itself decide: the socket at the path may have been replaced since `look` checked the path.
-    let uid = socket_peercred(&fd)?.uid.as_raw();
+    let uid = peer_credentials(&fd)?.uid;
     if trusted.has(uid) { Ok(fd) } else { Err(Distrust::Peer(uid).into()) }
 }
 

@@ -7,6 +7,8 @@
 mod accept;
 mod address;
 mod congestion;
+#[allow(unsafe_code)]
+pub mod credentials;
 mod defer_accept;
 mod dial;
 pub mod known;
@@ -29,8 +31,8 @@ pub use defer_accept::DeferAccept;
 pub use dial::{DialError, Distrust, PATIENCE, TRUST_UID_ENV, check_folder, dial};
 pub use line::{FDS_MAX, Line, LineError, MESSAGE_MAX, Received};
 pub use message::{
-    CONTROL_SLOT, CoresWish, Counting, Grant, Left, Lent, POPULATED_MOST, PROTOCOL, Parent, Push, RegionInfo,
-    Reply, Report, Request, Settings, ToApplication, ToService, Unlisten, Welcome, grown,
+    CONTROL_SLOT, CoresWish, Counting, Grant, Itself, Left, Lent, POPULATED_MOST, PROTOCOL, Parent, Push,
+    RegionInfo, Reply, Report, Request, Settings, ToApplication, ToService, Unlisten, Welcome, grown,
 };
 pub use paths::{
     CONTROL_ENV, VERSIONS_ENV, default_control_path, own_control_path, private_control_path, versions,

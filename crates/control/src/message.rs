@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Version of these messages. Each side refuses any other version, with a message that says which one it speaks.
-pub const PROTOCOL: u32 = 22;
+pub const PROTOCOL: u32 = 23;
 /// Slot 0 of an application region carries no connection: its doorbell bit means "read the control socket".
 pub const CONTROL_SLOT: u32 = 0;
 
@@ -164,6 +164,8 @@ pub enum Request {
         name: Arc<str>,
         /// `Some` in a forked child: its parent's registration.
         parent: Option<Parent>,
+        /// The sender's own word, and so of use to those alone that connect to its listeners: [`Reply::Look`].
+        itself: Itself,
     },
     /// Asks for this process's application region. Reply `Region` with the memfd and the service's eventfds: first the
     /// slow path's, then one per fast-path core.
@@ -496,15 +498,21 @@ pub enum Reply {
     /// io_uring, which may accept connections of the kernel only, and asks again with `has_looked` if none has. A process that sets
     /// `has_looked` without checking delays only its own connection.
     Look {
-        /// Process id of the asking process as the service sees it. If its own pid differs (PID namespace), the ids of `acceptors` differ
-        /// too.
-        asker: i32,
-        /// Process ids of the processes that may accept.
-        acceptors: Vec<i32>,
+        /// The processes that may accept, by their own word.
+        acceptors: Vec<Itself>,
     },
     /// Reply to `Unlisten`: done. Connections need the listener's port: when the process has closed the descriptor it sends the request again,
     /// so that the service holds the port.
     PortNeeded,
+}
+
+/// A process as it sees itself. A process of the same PID namespace finds it by its number; all others do not.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Itself {
+    /// Inode number of its PID namespace; 0: it cannot tell.
+    pub namespace: u64,
+    /// Its number there; 0: it cannot tell.
+    pub pid: i32,
 }
 
 /// Messages of the service that answer no request. The service rings the receiver's `CONTROL_SLOT` bit.

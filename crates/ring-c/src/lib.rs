@@ -3,6 +3,8 @@
 
 mod address;
 mod calls;
+#[cfg(all(target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod old_libc;
 mod opaque;
 mod rooms;
 mod sockets;

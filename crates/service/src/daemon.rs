@@ -31,7 +31,7 @@ use crate::registry::agents::Agents;
 use crate::registry::log_limit::log_for;
 use crate::registry::output::{Output, Pushed};
 use crate::registry::process::fd_liveness::Watched;
-use crate::registry::registration::{Credentials, User};
+use crate::registry::registration::User;
 use crate::registry::report::profile_switch::{Counting, Part};
 use crate::registry::scaling::machine::Machine;
 use crate::registry::scaling::{Scaling, Way};
@@ -463,9 +463,9 @@ impl Service {
     /// Detaches a process that misbehaved: ends its registration and its control line.
     pub(crate) fn detach(&mut self, id: u32, reason: &str) {
         let Some(peer) = self.peers.get(&id) else { return };
-        let Credentials { pid, uid, .. } = peer.who;
+        let (pid, uid) = (peer.who.number(id), peer.who.uid);
         let (limit, now) = self.registry.log_limit();
-        log_for!(limit, now, uid, warn, application = id, pid, uid, "detached: {reason}");
+        log_for!(limit, now, uid, warn, application = id, %pid, uid, "detached: {reason}");
         self.registry.count_detached();
         self.remove_peer(id, true);
     }

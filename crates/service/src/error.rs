@@ -76,6 +76,7 @@ impl fmt::Display for ServiceError {
             Self::AlreadyUp { control, pid } => {
                 write!(f, "already up at {}", control.display())?;
                 match pid {
+                    Some(0) => f.write_str(" (in another PID namespace)")?,
                     Some(pid) => write!(f, " (pid {pid})")?,
                     None => f.write_str(", or about to be")?,
                 }

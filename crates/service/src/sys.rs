@@ -88,24 +88,6 @@ pub fn namespace_cookie(socket: BorrowedFd<'_>) -> Option<u64> {
     (result == 0).then_some(cookie)
 }
 
-/// A descriptor of the process that made the other end of a UNIX socket (`SO_PEERPIDFD`).
-///
-/// # Errors
-/// ENOPROTOOPT before Linux 6.5; others when the process has ended.
-pub fn peer_process(socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    let (mut fd, mut len) = (-1, size_of::<RawFd>() as libc::socklen_t);
-    let to = (&raw mut fd).cast();
-    // SAFETY: the value has room for `len` bytes, and both live as long as the call.
-    let result = unsafe {
-        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERPIDFD, to, &raw mut len)
-    };
-    if result != 0 || fd < 0 {
-        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::NOSYS));
-    }
-    // SAFETY: the call returned a new descriptor that has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
 /// The kernel chooses the socket's port among these (`IP_LOCAL_PORT_RANGE`, ip(7)); 0 to 0: among all that it may choose.
 ///
 /// # Errors

@@ -36,10 +36,11 @@ fn other_users_see_addresses_and_states_of_sockets_and_nothing_of_programs() {
     let of = |uid: u32| rows(&seen).iter().filter(move |row| row["uid"] == uid);
     let own: Vec<_> = of(USER).collect();
     assert_eq!((own.len(), &own[0]["state"]), (1, &"ESTABLISHED".into()));
-    assert!(own[0]["pid"] != 0 && own[0]["process"] == "test");
+    assert!(own[0]["pid"] == std::process::id() && own[0]["process"] == "test");
     let foreign: Vec<_> = of(OTHER).collect();
     assert_eq!(foreign.len(), 2, "the listener and the accepted connection: {seen}");
     assert!(foreign.iter().all(|row| row["pid"].is_null() && row["process"].is_null()));
+    assert!(foreign.iter().all(|row| row["application"].is_null() && row["pidfd_inode"].is_null()));
     assert!(foreign.iter().any(|row| row["state"] == "LISTEN" && row["local"] == address.to_string()));
 
     let explained = as_user(&daemon, USER, Report::Explain);
@@ -88,6 +89,7 @@ fn names_and_reasons_stay_short_few_and_on_their_line() {
         layout: shm::VERSION,
         name: "\u{202e}evil\n\u{1b}[2J and so on and on and on".into(),
         parent: None,
+        itself: control::Itself::default(),
     };
     let said = |number, request| line.send(&control::ToService { number, request }, &[], true).unwrap();
     said(1, hello);

@@ -1,25 +1,33 @@
 //! Processes that may accept by an io_uring, which the library does not see: what a connector looks at before it connects to them.
+//!
+//! A process finds another by its number in `/proc`, and numbers belong to a PID namespace. So each process says at its hello which namespace it
+//! is in and which number it has there, and who connects looks only at those of its own. A process that lies deceives those alone that connect to
+//! it, and each of them about its own connection.
 
-use control::KernelReason;
+use crate::pid_namespace::itself;
+use control::credentials::has_own_proc;
 use control::profile::Rings;
+use control::{Itself, KernelReason};
 
 /// Limit of descriptors checked, over all processes that may accept, before one connect: each takes some 10 µs.
 const LOOKED_AT: usize = 128;
 
 /// Why a connection to these processes, which have not yet waited for it by a call that the library sees, is left to the kernel: one has a
-/// ring, by which it may accept, or this process may not find that out. `None`: no process has a ring. `asker`: this process's ID as the
-/// service sees it; if it differs from ours, the IDs come from another PID namespace.
-pub fn reason_for_kernel(asker: i32, acceptors: &[i32]) -> Option<KernelReason> {
-    let is_known = rustix::process::getpid().as_raw_nonzero().get() == asker;
+/// ring, by which it may accept, or this process may not find that out. `None`: no process has a ring.
+pub fn reason_for_kernel(acceptors: &[Itself]) -> Option<KernelReason> {
     let mut left = LOOKED_AT;
-    let look = |pid: &i32| match has_ring(*pid, &mut left) {
+    let own = itself().namespace;
+    let is_visible = |acceptor: &Itself| own != 0 && acceptor.namespace == own && acceptor.pid > 0;
+    if !acceptors.iter().all(is_visible) || !has_own_proc() {
+        return Some(KernelReason::ListenerUnseen);
+    }
+    acceptors.iter().find_map(|acceptor| match has_ring(acceptor.pid, &mut left) {
         Ok(true) => Some(KernelReason::ListenerHasRing),
         Ok(false) => None,
         Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Some(KernelReason::ListenerUnseen),
         // The process has ended, or no descriptor is free to look with.
         Err(_) => None,
-    };
-    if is_known { acceptors.iter().find_map(look) } else { Some(KernelReason::ListenerUnseen) }
+    })
 }
 
 /// True when a ring is among the first `left` descriptors of process `pid`; counts `left` down.
@@ -37,4 +45,25 @@ fn has_ring(pid: i32, left: &mut usize) -> std::io::Result<bool> {
         }
     }
     Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_not_of_this_pid_namespace_is_not_looked_at() {
+        let own = itself();
+        assert_eq!(own.pid, std::process::id() as i32);
+        if !has_own_proc() {
+            return println!("skipped: /proc is another namespace's");
+        }
+        assert_eq!(reason_for_kernel(&[own]), None);
+        let unseen = Some(KernelReason::ListenerUnseen);
+        // A process of another namespace that has this one's number, and those that cannot tell.
+        for other in [Itself { namespace: own.namespace + 1, ..own }, Itself { namespace: 0, ..own }] {
+            assert_eq!(reason_for_kernel(&[own, other]), unseen);
+        }
+        assert_eq!(reason_for_kernel(&[Itself { pid: 0, ..own }]), unseen);
+    }
 }

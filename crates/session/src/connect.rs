@@ -86,7 +86,7 @@ fn ask(client: &Client, wanted: &Wanted) -> Result<(Reply, Vec<OwnedFd>), Errno>
     let options = SocketOptions { channel: crate::config::channel(), ..wanted.options };
     let request = |has_looked| Request::Connect { remote, options, has_looked };
     match client.ask_with(request(false), wanted.shown) {
-        Ok((Reply::Look { asker, acceptors }, _)) => match acceptors::reason_for_kernel(asker, &acceptors) {
+        Ok((Reply::Look { acceptors }, _)) => match acceptors::reason_for_kernel(&acceptors) {
             None => client.ask_with(request(true), wanted.shown),
             Some(reason) => Ok((Reply::Kernel { reason }, Vec::new())),
         },

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Calls that others replace, or that are left out, where they are forbidden: one bit each in a set of forbidden calls.
-pub const OPTIONAL: [c_long; 24] = [
+pub const OPTIONAL: [c_long; 25] = [
     libc::SYS_sched_yield,
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,
@@ -29,6 +29,7 @@ pub const OPTIONAL: [c_long; 24] = [
     libc::SYS_lseek,
     libc::SYS_pread64,
     libc::SYS_faccessat,
+    libc::SYS_newfstatat,
     libc::SYS_waitid,
     libc::SYS_futex,
     OLD_POLL,

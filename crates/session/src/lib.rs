@@ -11,9 +11,10 @@
 //!   acceptors     processes that may accept unseen           presented     connections that come with descriptors
 //!   sleeper       contexts: what wakes a thread                spin, cancel   before the sleep; threads cancelled in it
 //!   host          what endpoints need of this process          fork_locks     locks held over a fork
-//!   latest        a value that is read without waiting
+//!   latest        a value that is read without waiting     pid_namespace  where the process and its children have numbers
 //!   detached      a process that asks the service no more      reserved       descriptors that the library keeps for itself
 //!   sys           system calls past the symbols that `preload` replaces
+//!   old_libc      the versions of the C library's symbols that old systems have
 //! ```
 #![cfg(not(loom))]
 
@@ -33,7 +34,10 @@ pub mod host;
 mod latest;
 pub mod log;
 pub mod nap;
+#[cfg(all(target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod old_libc;
 mod overdue;
+pub mod pid_namespace;
 pub mod presented;
 mod registration;
 pub mod reserved;

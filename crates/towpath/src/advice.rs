@@ -1,5 +1,6 @@
 //! Advice in words for readers of `towpath explain`: by what limits a connection, and by why a socket is the kernel's.
 
+use crate::table::cell;
 use serde_json::Value;
 
 fn number(row: &Value, key: &str) -> u64 {
@@ -19,7 +20,7 @@ pub fn bytes(n: u64) -> String {
 pub fn of_limit(row: &Value) -> (String, String) {
     let info = &row["info"];
     let other = || match row["peer_process"].as_str() {
-        Some(name) => format!("{name} ({})", row["peer_pid"]),
+        Some(name) => format!("{name} ({})", cell(&row["peer_pid"])),
         None => "the program at the other end".to_owned(),
     };
     let (unread, in_flight) = (bytes(number(row, "recv_queue")), bytes(number(row, "in_flight")));

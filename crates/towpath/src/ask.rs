@@ -1,9 +1,11 @@
 //! One request to a running service.
 
+use crate::numbers;
 use anyhow::{Context, anyhow, bail};
+use control::credentials::{peer_credentials, peer_process};
 use control::{DialError, Line, LineError, Received, Reply, Report, Request, ToApplication, ToService, dial};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io::Read;
@@ -59,17 +61,19 @@ fn ask(path: &Path, report: Report) -> anyhow::Result<(Reply, Vec<OwnedFd>, Line
     }
 }
 
-/// A report of the service as JSON.
+/// A report of the service as JSON, with the numbers that processes have for this one.
 pub fn report(path: &Path, report: Report) -> anyhow::Result<serde_json::Value> {
     match ask(path, report)? {
-        (Reply::Text, fds, _line) => {
+        (Reply::Text, fds, line) => {
             let fd = fds.into_iter().next().context("the service sent no text")?;
             rustix::fs::seek(&fd, rustix::fs::SeekFrom::Start(0))?;
             let mut text = String::new();
             std::fs::File::from(fd).read_to_string(&mut text)?;
             // A part of it is no JSON either.
-            serde_json::from_str(&text)
-                .context("the service's report is no JSON: was it read later than 10 s after it was made?")
+            let mut told = serde_json::from_str(&text)
+                .context("the service's report is no JSON: was it read later than 10 s after it was made?")?;
+            numbers::translate(&mut told, line.as_fd());
+            Ok(told)
         }
         (Reply::Refused { reason, .. }, ..) => bail!("the service refuses: {reason}"),
         _ => bail!("the service gave another answer than asked for; is it of the same version?"),
@@ -121,7 +125,10 @@ fn has_ended(path: &Path, process: Option<OwnedFd>) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// The process of the service at `path`. `None`: this process cannot see it, because it is in another PID namespace.
+/// The process of the service at `path`. `None`: before Linux 6.5 this process cannot see one in another PID namespace.
 fn process_of(path: &Path) -> Option<OwnedFd> {
-    pidfd_open(Pid::from_raw(service::pid_behind(path)?)?, PidfdFlags::empty()).ok()
+    let line = dial(path).ok()?;
+    let by_number =
+        || pidfd_open(Pid::from_raw(peer_credentials(&line).ok()?.pid)?, PidfdFlags::empty()).ok();
+    peer_process(&line).ok().or_else(by_number)
 }

@@ -176,7 +176,11 @@ fn list(all: &Value) -> String {
         format!("of agents: {}", words(&all["of_agents"])),
     ];
     for agent in rows_of(all, "agents") {
-        let there = agent["pid"].as_u64().map_or("not there".to_owned(), |pid| format!("pid {pid}"));
+        let there = match agent["pid"].as_u64() {
+            Some(pid) => format!("pid {pid}"),
+            None if agent["attached"] == true => "there, in another PID namespace".to_owned(),
+            None => "not there".to_owned(),
+        };
         let (path, programs) = (text(&agent["path"]), &agent["programs"]);
         lines.push(format!("  {path} serves {}: {there}, {programs} programs", words(&agent["serves"])));
         lines.extend(agent["refused"].as_str().map(|refused| format!("    {refused}")));

@@ -148,7 +148,11 @@ fn show(status: &Status) -> String {
         status.fallbacks
     );
     for agent in &status.agents {
-        let process = agent.pid.map_or("not there".to_owned(), |pid| format!("process {pid}"));
+        let process = match agent.pid {
+            Some(pid) => format!("process {pid}"),
+            None if agent.is_there => "there, in another PID namespace".to_owned(),
+            None => "not there".to_owned(),
+        };
         let _ = writeln!(text, "agent {}: {process}, {} programs", agent.address, agent.programs);
     }
     for flow in &status.flows {

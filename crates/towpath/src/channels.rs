@@ -1,7 +1,7 @@
 //! `towpath channels`: sessions with other services, the sockets on each, and what says so.
 
 use crate::ask::report;
-use crate::table::{cell, print_report, rows_of, table};
+use crate::table::{cell, print_report, process, rows_of, table};
 use control::Report;
 use serde_json::Value;
 use std::path::Path;
@@ -112,7 +112,7 @@ fn socket(row: &Value) -> Vec<String> {
         cell(&row["remote"]),
         cell(&row["credit"]),
         cell(&row["queue"]),
-        format!("{} ({})", cell(&row["process"]), row["pid"]),
+        process(row),
         row["why"].as_str().unwrap_or("the peer has opened it").to_owned(),
     ]
 }

@@ -66,8 +66,8 @@ pub fn show(path: &Path, json: bool, word: Word) -> anyhow::Result<()> {
         print(&modules(&thread["modules"], each))?;
     }
     for process in all["applications"].as_array().into_iter().flatten() {
-        let (name, pid, threads) = (said(&process["process"]), &process["pid"], &process["threads"]);
-        print(&format!("\n{name} ({pid}), as it says itself: {threads} threads that go on"))?;
+        let (who, threads) = (crate::table::process(process), &process["threads"]);
+        print(&format!("\n{who}, as it says itself: {threads} threads that go on"))?;
         print(&modules(&process["modules"], "each time"))?;
     }
     Ok(())

@@ -4,13 +4,14 @@ use crate::Where;
 use crate::advice::{self, bytes};
 use crate::ask::report;
 use crate::process::{Absence, Cause, KernelSocket, Line, Process};
-use crate::table::{print, print_json, width, wrapped};
+use crate::table::{cell, print, print_json, rows_of, width, wrapped};
 use crate::target::Target;
 use anyhow::{Context, bail};
 use clap::Args;
 use control::known::nearest;
 use control::{KernelReason, Report};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -118,7 +119,8 @@ fn with_sockets(target: &Target, control: &Path) -> anyhow::Result<Vec<Explained
 /// A process with its sockets.
 #[derive(Debug)]
 struct Explained {
-    pid: i32,
+    /// `None`: it is not in the PID namespace from which is asked.
+    pid: Option<i32>,
     name: String,
     is_attached: bool,
     /// The reason why no socket of the process is accelerated, or why its sockets cannot be read.
@@ -129,25 +131,48 @@ struct Explained {
 
 /// All attached processes with all their sockets.
 fn all(known: &Value, control: &Path) -> Vec<Explained> {
-    let pids = known["applications"].as_array().into_iter().flatten().filter_map(|a| a["pid"].as_i64());
-    let mut pids: Vec<i32> = pids.filter_map(|pid| pid.try_into().ok()).collect();
-    pids.dedup();
-    // A process that has ended since the report is left out.
-    pids.into_iter().filter_map(|pid| one(known, pid, control).ok()).collect()
+    let mut pids = BTreeSet::new();
+    let process = |application: &Value| match application["pid"].as_i64() {
+        // A process that has ended since the report is left out. One may have two lines.
+        Some(pid) => one(known, i32::try_from(pid).ok().filter(|pid| pids.insert(*pid))?, control).ok(),
+        None => Some(unseen(known, application)),
+    };
+    rows_of(known, "applications").filter_map(process).collect()
+}
+
+/// A process that has no number here.
+fn unseen(known: &Value, application: &Value) -> Explained {
+    Explained {
+        pid: None,
+        name: cell(&application["process"]),
+        is_attached: true,
+        absence: Some(Absence {
+            cause: Cause::Other,
+            reason: "its process is in another PID namespace: what it has on the kernel is not shown here"
+                .to_owned(),
+            advice: "ask there, or in a PID namespace above both, as root".to_owned(),
+        }),
+        settings: json!({}),
+        sockets: with(known, "application", &application["application"]),
+    }
+}
+
+/// The accelerated sockets of a process, by what says which one it is.
+fn with(known: &Value, key: &str, value: &Value) -> Vec<Value> {
+    let of_it = rows_of(known, "sockets").filter(|row| row[key] == *value).cloned();
+    let mut sockets: Vec<Value> = of_it.map(accelerated).collect();
+    for row in sockets.iter_mut().filter(|row| !row["core"].is_null()) {
+        row["steering"] = known["cores"]["steering"].clone();
+    }
+    sockets
 }
 
 /// A process with all its sockets.
 fn one(known: &Value, pid: i32, control: &Path) -> anyhow::Result<Explained> {
     let process = Process::new(pid).with_context(|| format!("there is no process {pid}"))?;
-    let of_it = |list: &'static str| {
-        known[list].as_array().into_iter().flatten().filter(move |row| row["pid"] == pid).cloned()
-    };
-    let application = of_it("applications").next();
-    let mut sockets: Vec<Value> = of_it("sockets").map(accelerated).collect();
-    for row in sockets.iter_mut().filter(|row| !row["core"].is_null()) {
-        row["steering"] = known["cores"]["steering"].clone();
-    }
-    let mut absence = application.is_none().then(|| process.absence(control));
+    let application = rows_of(known, "applications").find(|row| row["pid"] == pid);
+    let mut sockets = with(known, "pid", &json!(pid));
+    let mut absence = application.is_none().then(|| absence(known, &process, control));
     // If the service is gone, sockets that the kernel lists nowhere count too: they are placeholders of lost connections.
     let is_gone = absence.as_ref().is_some_and(|absence| absence.cause == Cause::Gone);
     let wanted = |fd, inode| reason_of(known, inode).is_some() || is_gone && process.is_tcp(fd);
@@ -169,13 +194,28 @@ fn one(known: &Value, pid: i32, control: &Path) -> anyhow::Result<Explained> {
         }
     }
     Ok(Explained {
-        pid,
+        pid: Some(pid),
         name: process.name(),
         is_attached: application.is_some(),
         absence,
         settings: json!(process.settings()),
         sockets,
     })
+}
+
+/// The reason why the service does not know a process, as far as can be seen.
+fn absence(known: &Value, process: &Process, control: &Path) -> Absence {
+    let absence = process.absence(control);
+    let is_one_unseen = rows_of(known, "applications").any(|row| row["pid"].is_null());
+    if absence.cause != Cause::Gone || !is_one_unseen {
+        return absence;
+    }
+    Absence {
+        cause: Cause::Other,
+        reason: "the service is in another PID namespace, and this kernel does not say whether the process is one of its programs"
+            .to_owned(),
+        advice: "see `towpath explain` without a number, or ask in the service's namespace (Linux 6.9 can say it)".to_owned(),
+    }
 }
 
 /// A process with its sockets, if no service answers.
@@ -201,7 +241,7 @@ fn left_behind(known: &Value, control: &Path) -> Vec<Explained> {
 
 /// A text that names these processes, which lost their connections with their service; `None` if there is none.
 fn lost(left: &[Explained], control: &Path) -> Option<String> {
-    let names: Vec<String> = left.iter().map(|p| format!("{} ({})", p.name, p.pid)).collect();
+    let names: Vec<String> = left.iter().map(Explained::title).collect();
     let names = names.join(", ");
     let log = crate::up::log_of_dead(control);
     let log = log.map_or_else(String::new, |log| format!("; its log: {}", log.display()));
@@ -317,16 +357,18 @@ impl Explained {
         })
     }
 
+    fn title(&self) -> String {
+        format!("{} ({})", self.name, cell(&json!(self.pid)))
+    }
+
     fn text(&self) -> String {
         let count = |is: fn(&Value) -> bool| self.sockets.iter().filter(|row| is(row)).count();
         let (accelerated, lost) =
             (count(|row| row["accelerated"] == true), count(|row| row["state"] == LOST));
         let kernel = self.sockets.len() - accelerated - lost;
         let also = if lost > 0 { format!(", {lost} lost") } else { String::new() };
-        let mut lines = vec![format!(
-            "{} ({}): {accelerated} accelerated, {kernel} on the kernel{also}",
-            self.name, self.pid
-        )];
+        let mut lines =
+            vec![format!("{}: {accelerated} accelerated, {kernel} on the kernel{also}", self.title())];
         let settings = self.settings.as_object().into_iter().flatten();
         let settings: Vec<String> =
             settings.map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or(""))).collect();

@@ -14,6 +14,7 @@ mod cycles;
 mod explain;
 mod link_command;
 mod manager;
+mod numbers;
 mod place;
 mod process;
 mod program;

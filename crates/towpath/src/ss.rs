@@ -3,7 +3,7 @@
 use crate::Where;
 use crate::advice::bytes;
 use crate::ask::report;
-use crate::table::{cell, fold, print, print_json, width};
+use crate::table::{cell, fold, print, print_json, process, width};
 use crate::target::Target;
 use clap::Args;
 use control::Report;
@@ -95,7 +95,7 @@ fn cells(s: &Value) -> Vec<String> {
     let millis = |us: u64| format!("{:.3}ms", us as f64 / 1000.0);
     // The service hides the process of another user's socket.
     let is_hidden = s["process"].is_null();
-    let process = if is_hidden { "-".to_owned() } else { format!("{} ({})", known("process"), known("pid")) };
+    let process = if is_hidden { "-".to_owned() } else { process(s) };
     vec![
         state,
         known("recv_queue"),

@@ -152,6 +152,11 @@ pub fn cell(value: &Value) -> String {
     }
 }
 
+/// The process of a row: its name, and its number if it is known.
+pub fn process(row: &Value) -> String {
+    format!("{} ({})", cell(&row["process"]), cell(&row["pid"]))
+}
+
 /// Aligns the columns of rows: each column is as wide as its widest cell.
 pub fn align(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);

@@ -33,7 +33,7 @@ const LAW: &[(&str, May)] = &[
     ("ccp-agent", May::Need(&["base", "ccp-lang", "ccp-vm", "ccp-wire"])),
     ("ccp-algorithms", May::Need(&["ccp-agent"])),
     ("ccp-lang", May::Need(&["ccp-vm"])),
-    ("ccp-linux", May::Need(&["base", "ccp", "ccp-vm", "ccp-wire"])),
+    ("ccp-linux", May::Need(&["base", "ccp", "ccp-vm", "ccp-wire", "control"])),
     ("ccp-python", May::Need(&["base", "ccp-agent", "ccp-try", "sim"])),
     ("ccp-quinn", May::Need(&["ccp-vm"])),
     (

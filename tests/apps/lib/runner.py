@@ -20,7 +20,7 @@ from lib.world import HERE, World
 
 ROOT = HERE.parent.parent
 # The first ones last longest: beside the others they end before them.
-MODULES = ("transfers", "programs", "web", "postgres", "languages", "copying", "handing", "sharing", "corners", "crowds", "deaths", "hostility", "accepting", "bad_packets", "links", "beside", "claims", "obeyed", "command_line", "starting", "honesty", "profiles", "simulator")
+MODULES = ("transfers", "programs", "web", "postgres", "languages", "copying", "handing", "sharing", "corners", "crowds", "deaths", "hostility", "accepting", "bad_packets", "links", "beside", "claims", "contained", "libraries", "obeyed", "command_line", "starting", "honesty", "profiles", "simulator")
 SKIPPED, FAILED = 77, 1
 JOBS_MAX = 8
 # What workers read and write at once: the number of a test, or its outcome.

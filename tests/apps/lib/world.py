@@ -147,13 +147,13 @@ class World:
 
     # The service.
 
-    def up(self, *flags):
-        """Starts the service and waits until it answers."""
+    def up(self, *flags, within=()):
+        """Starts the service and waits until it answers. `within`: what stands before its command."""
         if self.kernel:
             return
         self.service = Process(
             f"service{len(self.processes)}",
-            [self.towpath, "up", "--control", self.control, *self.way.up, *flags],
+            [*within, self.towpath, "up", "--control", self.control, *self.way.up, *flags],
             plain_environment(),
             self.directory,
         )

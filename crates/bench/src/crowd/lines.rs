@@ -79,8 +79,13 @@ impl Talker {
 
     /// Registers, as a program does before its first socket.
     pub fn register(&mut self) -> anyhow::Result<u32> {
-        let hello =
-            Request::Hello { protocol: PROTOCOL, layout: shm::VERSION, name: "crowd".into(), parent: None };
+        let hello = Request::Hello {
+            protocol: PROTOCOL,
+            layout: shm::VERSION,
+            name: "crowd".into(),
+            parent: None,
+            itself: control::Itself::default(),
+        };
         match self.ask(hello, None)?.0 {
             Reply::Welcome(_) => {}
             other => bail!("no welcome: {other:?}"),

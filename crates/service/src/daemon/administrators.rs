@@ -8,9 +8,9 @@ use crate::daemon::helpers::Asker;
 use crate::registry::Answer;
 use crate::registry::policy::permission::is_privileged;
 use crate::registry::registration::Credentials;
-use crate::sys;
+use control::credentials::{self, numbers_of, peer_process};
 use control::{CongestionAsk, CoresWish, Reply, Report};
-use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::fs::read_to_string;
@@ -18,35 +18,36 @@ use std::fs::read_to_string;
 /// The report of cycles that does not change the counting.
 const LOOK: Report = Report::Cycles(control::Counting::AsItIs);
 
-/// True when the process that made this control line administers the service. `pid` and `uid`: what `SO_PEERCRED` says of it.
-pub fn is_administrator(line: BorrowedFd<'_>, pid: i32, uid: u32) -> bool {
-    is_privileged(uid) && process(line, pid).is_ok_and(|process| is_of_own_namespaces(&process))
+/// What the kernel says of the process that made this control line, but for the line's network namespace.
+pub fn credentials(line: BorrowedFd<'_>) -> Result<Credentials, Errno> {
+    let credentials::Credentials { pid, uid, gid } = credentials::peer_credentials(line)?;
+    let process = process(line, pid);
+    let is_administrator = is_privileged(uid) && process.as_ref().is_some_and(is_of_own_namespaces);
+    let inode = process.and_then(credentials::process_inode).unwrap_or(0);
+    Ok(Credentials { pid, inode, uid, gid, namespace: 0, is_administrator })
 }
 
 /// The process that made the line. The kernel has kept it with the line since Linux 6.5; before, its number is asked for, as early as can be.
-fn process(line: BorrowedFd<'_>, pid: i32) -> Result<OwnedFd, Errno> {
-    match sys::peer_process(line) {
-        Err(Errno::NOPROTOOPT) => pidfd_open(Pid::from_raw(pid).ok_or(Errno::SRCH)?, PidfdFlags::empty()),
-        other => other,
+/// `None`: it has ended, or there is no descriptor for it.
+fn process(line: BorrowedFd<'_>, pid: i32) -> Option<OwnedFd> {
+    match peer_process(line) {
+        Err(Errno::NOPROTOOPT) => pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok(),
+        other => other.ok(),
     }
 }
 
 /// True for a process that lives in the PID namespace and in the user namespace of the service.
 fn is_of_own_namespaces(process: &OwnedFd) -> bool {
-    let number = || only_number(&read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).ok()?);
+    // A process of a namespace above has none, and one of a namespace inside has further numbers there.
+    let number = || match numbers_of(process)[..] {
+        [number] => Some(number),
+        _ => None,
+    };
     let map = |process: &str| read_to_string(format!("/proc/{process}/uid_map")).ok();
     let (Some(pid), Some(own)) = (number(), map("self")) else { return false };
     let its = map(&pid.to_string());
     // The second time, because only as long as the process lives the number is its own.
     its.is_some_and(|its| its == own) && number() == Some(pid)
-}
-
-/// The number of a process by the `fdinfo` of its descriptor; `None`: it has ended, is outside of the PID namespace of the service (number 0), or is
-/// in one inside (it has further numbers there).
-fn only_number(fdinfo: &str) -> Option<i32> {
-    let mut numbers = fdinfo.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_whitespace();
-    let number = numbers.next()?.parse().ok().filter(|number| *number > 0)?;
-    numbers.next().is_none().then_some(number)
 }
 
 impl Service {
@@ -78,7 +79,7 @@ impl Service {
             Report::Reload => return Err(Box::new(self.read_policy(Some(asker)))),
             report => return Ok(report),
         }
-        tracing::info!(pid = who.pid, "told to leave");
+        tracing::info!(pid = %who.number(0), "told to leave");
         self.over = true;
         Err(Box::new(Answer::plain(Reply::Done)))
     }
@@ -105,22 +106,11 @@ mod tests {
     use std::process::{Child, Command, Stdio};
 
     #[test]
-    fn a_number_counts_that_is_the_only_one() {
-        let info =
-            |numbers: &str| only_number(&format!("pos:\t0\nflags:\t02000002\nPid:\t7\nNSpid:\t{numbers}\n"));
-        assert_eq!(
-            [info("7"), info("7\t1"), info("0"), info("-1"), info("")],
-            [Some(7), None, None, None, None]
-        );
-        assert_eq!(only_number("pos:\t0\n"), None);
-    }
-
-    #[test]
     fn the_services_user_is_an_administrator_and_others_are_not() {
         let (line, _other) = UnixStream::pair().unwrap();
-        let (pid, uid) = (getpid().as_raw_pid(), geteuid().as_raw());
-        assert!(is_administrator(line.as_fd(), pid, uid));
-        assert!(!is_administrator(line.as_fd(), pid, uid + 4_711));
+        let who = credentials(line.as_fd()).unwrap();
+        assert_eq!((who.pid, who.uid), (getpid().as_raw_pid(), geteuid().as_raw()));
+        assert!(who.is_administrator && !is_privileged(who.uid + 4_711));
     }
 
     /// A process of this user, after `unshare` with these flags; it waits. `None`: it cannot be had here.

@@ -1,7 +1,7 @@
 //! The control lines (UNIX sockets of applications): accepts them, reads one message at a time, and hands messages with
 //! descriptors to helper threads.
 
-use crate::daemon::administrators::is_administrator;
+use crate::daemon::administrators::credentials;
 use crate::daemon::closing::Closing;
 use crate::daemon::helpers::{self, Done, Message};
 use crate::daemon::pushes::{Owed, SEND_BUFFER};
@@ -143,10 +143,10 @@ impl Service {
 
     /// Accepts a line. `None`: none waits, or there is no descriptor for it.
     fn accept_one(&mut self, now: Instant) -> Option<User> {
-        let (fd, who) = loop {
+        let (fd, mut who) = loop {
             match accept_with(&self.listening.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(fd) => {
-                    let Ok(who) = rustix::net::sockopt::socket_peercred(&fd) else { continue };
+                    let Ok(who) = credentials(fd.as_fd()) else { continue };
                     break (fd, who);
                 }
                 Err(Errno::AGAIN) => return None,
@@ -159,9 +159,7 @@ impl Service {
                 Err(_) => {}
             }
         };
-        let (pid, uid, gid) = (who.pid.as_raw_pid(), who.uid.as_raw(), who.gid.as_raw());
-        let is_administrator = is_administrator(fd.as_fd(), pid, uid);
-        let mut who = Credentials { pid, uid, gid, namespace: 0, is_administrator };
+        let uid = who.uid;
         if let Err(why) = self.take_in(fd, &mut who, now) {
             let (limit, now) = self.registry.log_limit();
             log_for!(limit, now, uid, warn, "a control connection is closed: {why}");

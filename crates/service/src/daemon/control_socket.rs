@@ -3,6 +3,7 @@
 use crate::ServiceError;
 use crate::config::Config;
 use crate::privilege::User;
+use control::credentials::peer_credentials;
 use control::{Line, Report, Request, ToApplication, ToService};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
@@ -138,11 +139,11 @@ fn occupant(path: &Path) -> Result<Option<Occupant>, ServiceError> {
     }
 }
 
-/// Number of the process that listens at `path`; `None`: no process does.
+/// Number of the process that listens at `path`, 0 if it is in another PID namespace; `None`: no process does.
 pub fn pid_behind(path: &Path) -> Option<i32> {
     let fd = socket().ok()?;
     connect(&fd, &SocketAddrUnix::new(path).ok()?).ok()?;
-    Some(rustix::net::sockopt::socket_peercred(&fd).ok()?.pid.as_raw_pid())
+    Some(peer_credentials(&fd).ok()?.pid)
 }
 
 /// Default folder of a root service's control socket. Only root can create it or give it away.
@@ -179,12 +180,12 @@ fn folder(path: &Path, user: Option<&User>) -> Result<(), ServiceError> {
     }
 }
 
-/// Number of the process of the service at `path` that has answered. A service listens before it is ready, and answers when it is; this waits
+/// Number of the process of the service at `path` that has answered, 0 if it is in another PID namespace. A service listens before it is ready, and answers when it is; this waits
 /// for it. `None`: no service does, or it has ended.
 pub fn pid_answering(path: &Path) -> Option<i32> {
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).ok()?;
     connect(&fd, &SocketAddrUnix::new(path).ok()?).ok()?;
-    let pid = rustix::net::sockopt::socket_peercred(&fd).ok()?.pid.as_raw_pid();
+    let pid = peer_credentials(&fd).ok()?.pid;
     let line = Line::new(fd);
     line.send(&ToService { number: 1, request: Request::Report(Report::Statistics) }, &[], true).ok()?;
     // It may refuse this user the report, and is ready all the same.

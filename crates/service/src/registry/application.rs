@@ -2,7 +2,7 @@
 
 use crate::registry::process::descriptors::Payer;
 use crate::registry::report::statistics::Process;
-use control::KernelReason;
+use control::{Itself, KernelReason};
 use std::collections::{BTreeSet, VecDeque};
 
 /// A registered process, as the control thread knows it.
@@ -20,8 +20,6 @@ pub struct Application {
     pub gid: u32,
     /// Path of its control group; read only while a policy rule names control groups.
     pub cgroup: Option<String>,
-    /// Number of the process (`SO_PEERCRED`).
-    pub pid: i32,
     /// Network namespace in which its control line was made (`SO_NETNS_COOKIE`); 0: not known.
     pub namespace: u64,
     /// Ids of its ancestors, the root of the family first.
@@ -38,6 +36,8 @@ pub struct Application {
     pub sockets: u32,
     /// Those of `sockets` that are connections over the port.
     pub flows: u32,
+    /// What it says of itself, for [`control::Reply::Look`].
+    pub itself: Itself,
     /// Its counts, as `towpath stat` shows them.
     pub process: Process,
     /// Its sockets that the kernel serves, for `towpath explain`.

@@ -17,7 +17,7 @@ use crate::registry::listen::origin::Incoming;
 use crate::registry::listen::table::{Holders, Home, Listener};
 use crate::registry::local::shown::Shown;
 use crate::registry::{Answer, Registry, Watch};
-use control::{KernelReason, Reply, Unlisten};
+use control::{Itself, KernelReason, Reply, Unlisten};
 use rustix::io::Errno;
 use shm::SLEEPERS;
 use std::collections::{HashMap, VecDeque};
@@ -283,15 +283,15 @@ impl Registry {
         is_woken
     }
 
-    /// Process numbers of those that may accept from a listener, if no library call of theirs has ever waited there. One with an io_uring
+    /// The processes that may accept from a listener, if no library call of theirs has ever waited there. One with an io_uring
     /// may accept through that, and would see the kernel's connections only. The connecting process looks at their descriptors, because
     /// this service has no right to.
-    pub fn unseen_acceptors(&self, id: u32) -> Option<Vec<i32>> {
+    pub fn unseen_acceptors(&self, id: u32) -> Option<Vec<Itself>> {
         let listener = self.listeners.all.get(&id)?;
         if listener.grants.was_awaited() {
             return None;
         }
-        Some(self.acceptors(listener).map(|a| a.pid).take(LOOKED_AT).collect())
+        Some(self.acceptors(listener).map(|a| a.itself).take(LOOKED_AT).collect())
     }
 
     /// The listener for the next connection: one where a process sleeps at an empty queue, else that with the shortest queue. Of very many

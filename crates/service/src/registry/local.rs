@@ -141,9 +141,8 @@ impl Registry {
         }
         if !(own || has_looked)
             && let Some(acceptors) = self.unseen_acceptors(listener)
-            && let Some(asker) = self.applications.get(&id).map(|a| a.pid)
         {
-            return Answer::plain(Reply::Look { asker, acceptors });
+            return Answer::plain(Reply::Look { acceptors });
         }
         if local.port() == 0 && !own && from.namespace != self.namespace {
             return Answer::kernel(KernelReason::NoHeldPorts);

@@ -2,4 +2,5 @@
 
 pub mod descriptors;
 pub mod fd_liveness;
+pub mod number;
 pub mod procfs;

@@ -123,7 +123,7 @@ impl Registry {
     pub fn depart(&mut self, id: u32, offender: bool) {
         self.count_direct();
         let Some(a) = self.applications.remove(&id) else { return };
-        tracing::debug!(application = id, pid = a.process.pid, offender, "left");
+        tracing::debug!(application = id, pid = %a.process.number, offender, "left");
         let family_id = a.family();
         self.free_contexts(&a);
         if let Some(family) = self.families.get_mut(&family_id) {

@@ -9,12 +9,13 @@ use crate::registry::local::shown::Shown;
 use crate::registry::memory::region::AppRegion;
 use crate::registry::memory::size::{Size, fitting};
 use crate::registry::output::Output;
+use crate::registry::process::number::Number;
 use crate::registry::process::procfs;
 use crate::registry::report::statistics::Process;
 use crate::registry::report::text;
 use crate::registry::{Answer, Registry};
 use crate::sys::random;
-use control::{POPULATED_MOST, PROTOCOL, Parent, RegionInfo, Reply, Request, Settings, Welcome};
+use control::{Itself, POPULATED_MOST, PROTOCOL, Parent, RegionInfo, Reply, Request, Settings, Welcome};
 use queue::Doorbell;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
@@ -28,8 +29,10 @@ use std::time::Duration;
 /// The process at the other end of a control line, as the kernel reports it (`SO_PEERCRED`).
 #[derive(Clone, Copy, Debug)]
 pub struct Credentials {
-    /// Number of the process.
+    /// Number of the process in the service's PID namespace; 0: it is not in there.
     pub pid: i32,
+    /// Inode number of its descriptor; 0: not known. See [`Number`].
+    pub inode: u64,
     /// User that it runs as.
     pub uid: u32,
     /// That user's primary group.
@@ -50,6 +53,11 @@ pub struct User {
 }
 
 impl Credentials {
+    /// The process at the other end, of the control line with number `application`.
+    pub const fn number(&self, application: u32) -> Number {
+        Number { pid: self.pid, application, inode: self.inode }
+    }
+
     /// The user at the other end.
     pub const fn user(&self) -> User {
         User { uid: self.uid, is_administrator: self.is_administrator }
@@ -92,7 +100,7 @@ fn waker_for(waker: &Arc<OwnedFd>, trusted: bool) -> rustix::io::Result<Arc<Owne
 impl Registry {
     /// Answers `Request::Hello` on the control line with number `id`: registers the process.
     pub fn hello(&mut self, id: u32, who: Credentials, request: Request) -> Answer {
-        let Request::Hello { protocol, layout, name, parent } = request else {
+        let Request::Hello { protocol, layout, name, parent, itself } = request else {
             return Answer::Offence("its first message was no hello".to_owned());
         };
         if (protocol, layout) != (PROTOCOL, shm::VERSION) {
@@ -119,7 +127,7 @@ impl Registry {
             return Answer::refused(Errno::AGAIN, "the kernel gave no random numbers");
         };
         let holder = descent.holder;
-        self.admit_application(id, who, &name, descent, secret);
+        self.admit_application(id, who, &name, itself, descent, secret);
         let settings = Settings {
             own: self.config.link.own.iter().map(|n| (n.address, n.prefix)).collect(),
             has_port: self.config.port != PortKind::None,
@@ -151,23 +159,23 @@ impl Registry {
         id: u32,
         who: Credentials,
         name: &str,
+        itself: Itself,
         Descent { ancestors, holder }: Descent,
         secret: u64,
     ) {
         let name = text::bounded(name, NAME_LEN);
-        tracing::debug!(application = id, pid = who.pid, uid = who.uid, name, "registered");
+        let number = who.number(id);
+        tracing::debug!(application = id, pid = %number, uid = who.uid, name, "registered");
         let root = ancestors.first().copied().unwrap_or(id);
         self.families.entry(root).or_default().join(id, holder, secret, ancestors.clone());
-        let process =
-            Process { pid: who.pid, process: name, uid: who.uid, alive: true, ..Process::default() };
+        let process = Process { number, process: name, uid: who.uid, alive: true, ..Process::default() };
         let application = Application {
             id,
             holder,
             uid: who.uid,
             gid: who.gid,
             is_administrator: who.is_administrator,
-            cgroup: if self.policy.asks_for_cgroups() { procfs::cgroup(who.pid) } else { None },
-            pid: who.pid,
+            cgroup: if self.policy.asks_for_cgroups() { procfs::cgroup(number) } else { None },
             namespace: who.namespace,
             ancestors,
             region: None,
@@ -176,6 +184,7 @@ impl Registry {
             queues: BTreeSet::new(),
             sockets: 0,
             flows: 0,
+            itself,
             process,
             fallen: Fallen::default(),
         };

@@ -19,6 +19,7 @@ use crate::registry::channels::report::ChannelsReport;
 use crate::registry::choice::Governed;
 use crate::registry::memory::connection::{Connection, Stage};
 use crate::registry::memory::region::Use;
+use crate::registry::process::number::Number;
 use crate::registry::registration::Credentials;
 use crate::registry::report::explain::Detail;
 use crate::registry::report::job::Job;
@@ -47,9 +48,8 @@ pub struct Socket {
     /// `None`: it listens.
     #[serde(serialize_with = "address_or_star")]
     pub(crate) remote: Option<SocketAddr>,
-    /// 0: the viewer may not see it.
-    #[serde(serialize_with = "known")]
-    pub(crate) pid: i32,
+    #[serde(flatten)]
+    pub(crate) number: Number,
     /// Empty: the viewer may not see it.
     #[serde(serialize_with = "known")]
     pub(crate) process: String,
@@ -129,11 +129,12 @@ impl Socket {
     /// Removes the fields that `viewer` may not see.
     fn hide_from(&mut self, viewer: Viewer) {
         if !viewer.sees(self.uid) {
-            (self.pid, self.process, self.detail, self.congestion) = (0, String::new(), None, None);
+            (self.number, self.process) = (Number::default(), String::new());
+            (self.detail, self.congestion) = (None, None);
         }
         if let Some(detail) = self.detail.as_mut().filter(|d| d.peer_uid.is_some_and(|uid| !viewer.sees(uid)))
         {
-            (detail.peer_pid, detail.peer_process) = (None, None);
+            (detail.peer_pid, detail.peer_pidfd_inode, detail.peer_process) = (None, None, None);
         }
     }
 }
@@ -280,7 +281,8 @@ impl Registry {
         };
         let other = self.applications.get(&connection.applications[side ^ 1]).map(|a| &a.process);
         let detail = Detail {
-            peer_pid: other.map(|p| p.pid),
+            peer_pid: other.map(|p| p.number.pid).filter(|pid| *pid != 0),
+            peer_pidfd_inode: other.map(|p| p.number.inode).filter(|inode| *inode != 0),
             peer_process: other.map(|p| p.process.clone()),
             peer_uid: other.map(|p| p.uid),
             ..explain::of_shared(connection.stage, own, peer, queued(own, peer), queued(peer, own))
@@ -307,7 +309,7 @@ impl Registry {
             state: "",
             local: NOWHERE,
             remote: None,
-            pid: process.map_or(0, |p| p.pid),
+            number: process.map_or_else(Number::default, |p| p.number),
             process: process.map_or_else(String::new, |p| p.process.clone()),
             uid: process.map_or(0, |p| p.uid),
             kind: "",

@@ -170,7 +170,13 @@ pub struct App {
 }
 
 pub fn hello(parent: Option<Parent>) -> Request {
-    Request::Hello { protocol: PROTOCOL, layout: shm::VERSION, name: "test".into(), parent }
+    Request::Hello {
+        protocol: PROTOCOL,
+        layout: shm::VERSION,
+        name: "test".into(),
+        parent,
+        itself: control::Itself::default(),
+    }
 }
 
 fn request(line: &Line, number: u32, request: Request) {

@@ -14,7 +14,7 @@ use session::log::{Level, log};
 use session::sys::cycle_account;
 use session::sys::only_thread::{self, Alone};
 use session::sys::signal::Deferred;
-use session::{Client, detached, reserved};
+use session::{Client, detached, pid_namespace, reserved};
 use shm::TRUST;
 use std::cell::{Cell, RefCell};
 use std::mem::ManuallyDrop;
@@ -112,11 +112,12 @@ fn promise(client: &Client, alone: Option<&Alone>) {
         return;
     }
     let mut holder = None;
+    let take = || if pid_namespace::has_children() { take_holder(client) } else { None };
     let mut give = |fd: RawFd, sock: &Sock| {
         if sock.decided().is_none() {
             return;
         }
-        let bit = *holder.get_or_insert_with(|| take_holder(client));
+        let bit = *holder.get_or_insert_with(take);
         // Of a listener no holder is counted: the child may accept as its parent may.
         if let (Some(bit), Some(link)) = (bit, sock.link()) {
             link.block().holders.fetch_or(1 << bit, Ordering::SeqCst);
@@ -132,7 +133,7 @@ fn promise(client: &Client, alone: Option<&Alone>) {
     if holder.is_none() {
         log(
             Level::Info,
-            format_args!("no holder bit is left: the child gets connections by their descriptors"),
+            format_args!("no holder bit for the child: it gets connections by their descriptors"),
         );
         fd_passing::leave_all(client);
     }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 /// One process of an agent.
 #[derive(Debug)]
 struct Process {
+    /// Its number; 0: it is in no PID namespace of the service's.
     pid: u32,
     /// `None`: the process cannot be watched. That it is gone shows when a datagram finds no socket.
     watch: Option<(u64, OwnedFd)>,
@@ -49,7 +50,10 @@ impl Processes {
             Ok((token, fd))
         });
         if let Err(e) = &watch {
-            tracing::warn!("the end of process {pid}, an agent, is noticed late: it cannot be watched: {e}");
+            let which = if pid == 0 { "in another PID namespace".to_owned() } else { format!("{pid}") };
+            tracing::warn!(
+                "the end of an agent's process ({which}) is noticed late: it cannot be watched: {e}"
+            );
         }
         self.by_address.insert(address.to_vec(), Process { pid, watch: watch.ok() });
         true

@@ -15,7 +15,9 @@ pub struct AgentShown {
     path: String,
     /// What it serves; `ccp`: flows that ask for no agent by name.
     serves: Vec<String>,
-    /// Its process; `None`: it is not there.
+    /// It is there: it has sent something.
+    attached: bool,
+    /// The number of its process; `None`: it is not there, or its process is in another PID namespace.
     pid: Option<u32>,
     programs: usize,
     /// The last program of it that was refused since it came, and the rule that the program breaks.
@@ -55,7 +57,8 @@ impl Agents {
         let of = |(address, names): (&Vec<u8>, &Vec<String>)| AgentShown {
             path: String::from_utf8_lossy(address).into_owned(),
             serves: names.iter().map(|name| if name.is_empty() { "ccp" } else { name }.to_owned()).collect(),
-            pid: self.endpoint.process_of(address),
+            attached: self.endpoint.process_of(address).is_some(),
+            pid: self.endpoint.process_of(address).filter(|pid| *pid != 0),
             programs: self.endpoint.programs_of(address),
             refused: self.refusals.get(address).cloned(),
         };

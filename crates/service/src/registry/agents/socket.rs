@@ -10,16 +10,16 @@ use crate::cores::wakers::{new_eventfd, write_eventfd};
 use crate::daemon::control_socket::identity;
 use crate::threads;
 use ccp::{Sender, Sent};
+use control::credentials::receive_datagram;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSliceMut};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags,
-    SocketAddrUnix, SocketFlags, SocketType, bind, connect, recvmsg, sendto, socket_with, sockopt,
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind,
+    connect, recvmsg, sendto, socket_with, sockopt,
 };
 use rustix::process::Uid;
 use std::io::ErrorKind;
-use std::mem::MaybeUninit;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -125,9 +125,9 @@ impl AgentSocket {
             if self.is_dropping.load(Ordering::Acquire) {
                 break;
             }
-            match look(self.fd.as_fd()) {
-                Ok(false) => {}
-                Ok(true) => {
+            match receive_datagram(&self.fd, &mut [], true) {
+                Ok(datagram) if !datagram.has_more => {}
+                Ok(_) => {
                     self.drop_next();
                     break;
                 }
@@ -158,31 +158,13 @@ impl AgentSocket {
     }
 }
 
-/// True when the next datagram carries descriptors.
-fn look(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-    let seen = recvmsg(fd, &mut [IoSliceMut::new(&mut [])], &mut ancillary, flags)?;
-    Ok(seen.flags.contains(ReturnFlags::CTRUNC))
-}
-
 /// Reads one datagram without descriptors. One that is longer than the buffer is given as far as it goes: its messages are malformed.
 fn read(fd: BorrowedFd<'_>, buffer: &mut [u8], take: &mut dyn FnMut(Sender<'_>, &[u8])) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let got = recvmsg(fd, &mut [IoSliceMut::new(buffer)], &mut ancillary, RecvFlags::DONTWAIT)?;
-    let credentials = ancillary.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmCredentials(credentials) => Some(credentials),
-        _ => None,
-    });
-    let Some(credentials) = credentials else { return Ok(()) };
-    let from = got.address.and_then(|address| SocketAddrUnix::try_from(address).ok());
+    let got = receive_datagram(fd, buffer, false)?;
+    let Some(credentials) = got.sender else { return Ok(()) };
     // A socket without a path is no agent's: the endpoint counts it.
-    let address = from.as_ref().and_then(SocketAddrUnix::path_bytes).unwrap_or_default();
-    let pid = credentials.pid.as_raw_nonzero().get() as u32;
-    let sender = Sender { address, pid, uid: credentials.uid.as_raw() };
-    take(sender, buffer.get(..got.bytes).unwrap_or_default());
+    let sender = Sender { address: &got.address, pid: credentials.pid.unsigned_abs(), uid: credentials.uid };
+    take(sender, buffer.get(..got.len).unwrap_or_default());
     Ok(())
 }
 

@@ -7,6 +7,7 @@ use crate::cores::answers;
 use crate::registry::Registry;
 use crate::registry::memory::connection::Stage;
 use crate::registry::memory::slot_key::SlotKey;
+use crate::registry::process::number::Number;
 use crate::registry::report::explain::of_shared;
 use crate::registry::report::job::{Making, Refused};
 use crate::registry::report::slots_left::SlotsLeft;
@@ -113,7 +114,8 @@ struct Virtual {
     socket: u32,
     local: String,
     remote: String,
-    pid: i32,
+    #[serde(flatten)]
+    number: Number,
     process: String,
     /// Bytes that the peer may still send.
     credit: u64,
@@ -304,7 +306,7 @@ impl Registry {
             socket: 0,
             local: flow.ends[0].to_string(),
             remote: flow.ends[1].to_string(),
-            pid: process.map_or(0, |p| p.pid),
+            number: process.map_or_else(Number::default, |p| p.number),
             process: process.map_or_else(|| "-".to_owned(), |p| p.process.clone()),
             credit: 0,
             queue: 0,

@@ -4,8 +4,8 @@
 use super::linux::{Pid, SocketId};
 use super::world::{Descriptors, World};
 use control::{
-    AcceptRecord, Grant, Left, Lent, PROTOCOL, Parent, Push, RegionInfo, Reply, Request, SocketOptions,
-    Unlisten,
+    AcceptRecord, Grant, Itself, Left, Lent, PROTOCOL, Parent, Push, RegionInfo, Reply, Request,
+    SocketOptions, Unlisten,
 };
 use endpoint::Endpoint;
 use endpoint::host::{Host, Solitary, Waker};
@@ -138,6 +138,7 @@ impl Program {
             layout: shm::VERSION,
             name: "model".into(),
             parent: self.parent,
+            itself: Itself { namespace: 1, pid: self.pid as i32 },
         };
         let Reply::Welcome(welcome) = world.hello(self.pid, self.user, hello) else { panic!("not welcome") };
         let id = welcome.application;

@@ -114,6 +114,7 @@ impl World {
         self.pushes.insert(id, Vec::new());
         let who = Credentials {
             pid: pid as i32,
+            inode: 0,
             uid: user,
             gid: user,
             namespace: sys::own_namespace(),

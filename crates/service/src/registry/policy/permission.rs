@@ -38,7 +38,7 @@ fn fair(is_administrator: bool, all: u32) -> u32 {
 impl Registry {
     /// The policy's view of a process that is not registered.
     pub fn subject_of(&self, who: Credentials) -> Subject {
-        let cgroup = if self.policy.asks_for_cgroups() { procfs::cgroup(who.pid) } else { None };
+        let cgroup = if self.policy.asks_for_cgroups() { procfs::cgroup(who.number(0)) } else { None };
         Subject { uid: who.uid, gid: who.gid, cgroup, namespace: who.namespace }
     }
 
@@ -180,7 +180,7 @@ impl Registry {
         self.policy = self.policy.with_rules(rules);
         if self.policy.asks_for_cgroups() {
             for a in self.applications.values_mut() {
-                a.cgroup = procfs::cgroup(a.pid);
+                a.cgroup = procfs::cgroup(a.process.number);
             }
         }
         // The old rules allowed the direct connections: processes must ask again.

@@ -2,6 +2,7 @@
 
 use crate::registry::application::Application;
 use crate::registry::memory::connection::Stage;
+use crate::registry::process::number::Number;
 use crate::registry::report::Socket;
 use crate::registry::report::bottleneck::{self, Limit, Numbers};
 use crate::registry::scaling::report::Totals;
@@ -27,8 +28,10 @@ pub struct Detail {
     pub peer_window: u64,
     /// Size in bytes of the ring that the program writes into now; 0: it has not written yet.
     pub ring: u64,
-    /// Process number of the program at the other end, when it is registered here.
+    /// Process number of the program at the other end, when it is registered here; `None` where it is not known, too.
     pub peer_pid: Option<i32>,
+    /// Inode number of that process's descriptor: see [`Number`].
+    pub peer_pidfd_inode: Option<u64>,
     /// Command of the program at the other end.
     pub peer_process: Option<String>,
     /// User of the program at the other end; decides whether the viewer sees it.
@@ -45,8 +48,9 @@ pub struct Detail {
 /// One application of `towpath explain`.
 #[derive(Debug, Serialize)]
 pub struct Explained {
-    /// Number of the process.
-    pub pid: i32,
+    /// The process.
+    #[serde(flatten)]
+    pub number: Number,
     process: String,
     uid: u32,
     fallen_back: u64,
@@ -58,7 +62,7 @@ impl Explained {
     /// What is known of a process.
     pub fn of(a: &Application) -> Self {
         Self {
-            pid: a.pid,
+            number: a.process.number,
             process: a.process.process.clone(),
             uid: a.uid,
             fallen_back: a.process.fallen_back,
@@ -94,6 +98,7 @@ impl Detail {
             peer_window: 0,
             ring: 0,
             peer_pid: None,
+            peer_pidfd_inode: None,
             peer_process: None,
             peer_uid: None,
             channel: None,

@@ -4,6 +4,7 @@ use crate::cores::meter::{self, Metered};
 use crate::cores::{Core, answers};
 use crate::registry::Registry;
 use crate::registry::memory::Memory;
+use crate::registry::process::number::Number;
 use crate::registry::report::job::{Job, Making, Refused};
 use crate::registry::report::profile_switch::{self, Mode};
 use crate::registry::report::{Viewer, port_stats};
@@ -43,7 +44,8 @@ struct Thread {
 /// Times that an application reports of its threads.
 #[derive(Debug, Serialize)]
 struct Process {
-    pid: i32,
+    #[serde(flatten)]
+    number: Number,
     process: String,
     said_by: &'static str,
     threads: u32,
@@ -167,10 +169,10 @@ impl Making for ProfileReport {
             let said = said(&region.memory, self.of);
             let modules = modules(&Section::ALL.map(Section::name), &said.spent, None);
             if !modules.is_empty() {
-                let (pid, process) = (a.process.pid, a.process.process.clone());
+                let (number, process) = (a.process.number, a.process.process.clone());
                 let threads = said.threads;
                 self.all.applications.push(Process {
-                    pid,
+                    number,
                     process,
                     said_by: "application",
                     threads,
@@ -188,7 +190,7 @@ impl Making for ProfileReport {
             (metered.generation == of.generation).then(|| Thread::of_core(i, &metered))
         });
         all.service.splice(0..0, of_cores);
-        all.applications.sort_by_key(|process| process.pid);
+        all.applications.sort_by_key(|process| process.number);
         Ok(serde_json::to_vec(&all)?)
     }
 }

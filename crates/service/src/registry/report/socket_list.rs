@@ -243,12 +243,12 @@ impl Making for SocketList {
 
     fn write(self: Box<Self>) -> Result<Vec<u8>, Refused> {
         let Self { is_detailed, mut applications, mut sockets, cores, .. } = *self;
-        let order = |s: &Socket| (s.kind, s.pid, s.local, s.remote);
+        let order = |s: &Socket| (s.kind, s.number, s.local, s.remote);
         sockets.sort_unstable_by_key(order);
         if !is_detailed {
             return Ok(serde_json::to_vec(&sockets)?);
         }
-        applications.sort_by_key(|a| a.pid);
+        applications.sort_by_key(|a| a.number);
         Ok(serde_json::to_vec(&Explanation { applications, sockets, cores })?)
     }
 }

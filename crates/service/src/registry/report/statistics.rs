@@ -1,5 +1,6 @@
 //! Counts of accelerated sockets and of sockets that fell back to the kernel, by process and reason.
 
+use crate::registry::process::number::Number;
 use control::KernelReason;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
@@ -14,8 +15,9 @@ const OTHER: &str = "other";
 /// Counts of one process.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Process {
-    /// Number of the process.
-    pub pid: i32,
+    /// The process.
+    #[serde(flatten)]
+    pub number: Number,
     /// Command of the process.
     pub process: String,
     /// User of the process.
@@ -91,7 +93,7 @@ impl Statistics {
 pub(super) fn add(sum: &mut Process, p: &Process) {
     // Names every field, so that a new one is not forgotten here.
     let Process {
-        pid: _,
+        number: _,
         process: _,
         uid: _,
         alive: _,

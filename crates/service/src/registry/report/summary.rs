@@ -112,7 +112,7 @@ impl Statistics {
     ) -> Summary {
         let mut per_process: Vec<Process> = alive.filter(|p| viewer.sees(p.uid)).cloned().collect();
         let applications = per_process.len();
-        per_process.sort_by_key(|p| p.pid);
+        per_process.sort_by_key(|p| p.number);
         per_process.extend(self.ended.iter().filter(|p| viewer.sees(p.uid)).cloned());
         let mut sum = if viewer == Viewer::All { self.forgotten.clone() } else { Process::default() };
         per_process.iter().for_each(|p| add(&mut sum, p));
@@ -138,14 +138,19 @@ impl Statistics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registry::process::number::Number;
     use crate::registry::report::statistics::ENDED_MAX;
     use control::KernelReason;
+
+    fn number(pid: i32) -> Number {
+        Number { pid, ..Number::default() }
+    }
 
     #[test]
     fn ended_processes_stay_in_the_sums() {
         let mut all = Statistics::default();
         for pid in 0..ENDED_MAX as i32 + 50 {
-            let mut p = Process { pid, accelerated: 4, connected: 1, ..Process::default() };
+            let mut p = Process { number: number(pid), accelerated: 4, connected: 1, ..Process::default() };
             (p.accepted, p.listeners, p.refused, p.requests) = (1, 2, 3, 4);
             p.fell_back(KernelReason::NoListener);
             all.end(p);
@@ -166,7 +171,7 @@ mod tests {
     fn invented_reasons_cannot_grow_the_table() {
         let mut all = Statistics::default();
         for pid in 0..300 {
-            let mut p = Process { pid, ..Process::default() };
+            let mut p = Process { number: number(pid), ..Process::default() };
             let rules =
                 |first: u32, n| (first..first + n).map(|i| KernelReason::Rule(i + 1_000 * pid as u32));
             rules(0, 324).for_each(|rule| p.fell_back(rule));

@@ -2,6 +2,7 @@ use super::*;
 use rustix::event::Timespec;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, sendmsg};
 use std::io::Write;
+use std::mem::MaybeUninit;
 use std::os::unix::net::UnixDatagram;
 use tempfile::TempDir;
 
