@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Version of these messages. Each side refuses any other version, with a message that says which one it speaks.
-pub const PROTOCOL: u32 = 22;
+pub const PROTOCOL: u32 = 23;
 /// Slot 0 of an application region carries no connection: its doorbell bit means "read the control socket".
 pub const CONTROL_SLOT: u32 = 0;
 
@@ -259,13 +259,6 @@ pub enum Request {
         /// Number of its context.
         context: u32,
     },
-    /// A deferred connection (`TCP_DEFER_ACCEPT`) has its first bytes, or has ended: the listener may have it now.
-    Announce {
-        /// Region of the connection.
-        region: u32,
-        /// Slot of the connection.
-        slot: u32,
-    },
     /// Asks for a connection. A bound socket comes with the message; the kernel tells the service its address. For any other socket the
     /// service chooses address and port, in the network namespace in which the control socket was connected.
     Connect {
@@ -459,9 +452,6 @@ pub enum Reply {
         local: SocketAddr,
         /// The grants by which this process may connect to this listener from now on without asking.
         lent: Option<Lent>,
-        /// True when the listener wants the first bytes together with the connection (`TCP_DEFER_ACCEPT`): the connector sends `Announce`
-        /// for them.
-        deferred: bool,
     },
     /// The request failed with this errno.
     Refused {
