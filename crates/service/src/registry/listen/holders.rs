@@ -261,7 +261,8 @@ impl Registry {
         }
     }
 
-    /// Processes that own regions of connections that wait in queues, or for room there. Perhaps no process of their family lives: another holder of the socket may accept them.
+    /// Processes that own regions of connections that wait in queues, or for room there. Perhaps no process of their family lives: another
+    /// holder of the socket may accept them.
     pub fn owners_of_unaccepted(&self) -> Vec<u32> {
         let queued = self.listeners.all.values().flat_map(|l| {
             let of_queue = l.grants.iter().filter(|(grant, _)| !l.queue().is_idle(*grant));
