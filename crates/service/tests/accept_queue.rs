@@ -326,7 +326,7 @@ fn a_listener_that_defers_accepts_gets_each_connection_at_once() {
         let daemon = Daemon::start(Options { sharing: Some(sharing), ..Options::default() });
         let (mut parent, queue, _socket, address) = server(&daemon, 8);
         let mut child = parent.child(&daemon, queue, 1);
-        let options = SocketOptions { defer_accept: 20, ..SocketOptions::default() };
+        let options = SocketOptions { defer_accept: 3600, ..SocketOptions::default() };
         parent.say(Request::SetOptions { region: queue, slot: 0, options });
         parent.ask(Request::Region { region: 1 << 20 });
         let mut client = App::new(&daemon);
