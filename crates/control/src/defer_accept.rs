@@ -1,8 +1,8 @@
 //! `TCP_DEFER_ACCEPT`, the rule: a new connection stays out of the accept queue until the peer's first bytes or its end come, or until the
 //! listener's time is over.
 //!
-//! The library rounds the option's seconds when the program sets it. The slow path obeys for connections over a port (it drops the last step
-//! of the handshake), the service for those within the host (it keeps the connection until the connector's library announces first bytes).
+//! The library rounds the option's seconds when the program sets it. The slow path obeys for connections over a port: it drops the last step
+//! of the handshake. Within the host a connection is accepted at once, as Linux does when the time is over.
 
 use base::Duration;
 

@@ -261,13 +261,6 @@ pub enum Request {
         /// Number of its context.
         context: u32,
     },
-    /// A deferred connection (`TCP_DEFER_ACCEPT`) has its first bytes, or has ended: the listener may have it now.
-    Announce {
-        /// Region of the connection.
-        region: u32,
-        /// Slot of the connection.
-        slot: u32,
-    },
     /// Asks for a connection. A bound socket comes with the message; the kernel tells the service its address. For any other socket the
     /// service chooses address and port, in the network namespace in which the control socket was connected.
     Connect {
@@ -461,9 +454,6 @@ pub enum Reply {
         local: SocketAddr,
         /// The grants by which this process may connect to this listener from now on without asking.
         lent: Option<Lent>,
-        /// True when the listener wants the first bytes together with the connection (`TCP_DEFER_ACCEPT`): the connector sends `Announce`
-        /// for them.
-        deferred: bool,
     },
     /// The request failed with this errno.
     Refused {

@@ -123,18 +123,6 @@ impl Endpoint {
         self.mapped.host.process
     }
 
-    /// The first bytes, or the end, are there: a listener that waits for them (`TCP_DEFER_ACCEPT`) may have the connection now.
-    pub fn announce(&self) {
-        if self.takes_announcement() {
-            self.process().announce(&self.mapped, self.slot());
-        }
-    }
-
-    /// True for the one of several threads that has to announce.
-    fn takes_announcement(&self) -> bool {
-        self.state() & state::DEFERRED != 0 && self.forget(state::DEFERRED) & state::DEFERRED != 0
-    }
-
     /// The socket block: state that the peer cannot write.
     ///
     /// # Panics
@@ -456,7 +444,6 @@ impl Endpoint {
         let bits = closing(own_half.flags.load(Ordering::Relaxed) | cut, others, is_unread, hard);
         self.let_go_owned();
         own_half.flags.fetch_or(bits & !RELEASED, Ordering::AcqRel);
-        let announces = self.takes_announcement();
         // What waits for a lock finds the end.
         self.note(state::OVER);
         if !self.leave_rings() {
@@ -468,9 +455,6 @@ impl Endpoint {
         b.holders.store(0, Ordering::Release);
         raise(own_half, RELEASED);
         self.tell();
-        if announces {
-            self.process().announce(&self.mapped, self.slot());
-        }
         true
     }
 

@@ -72,11 +72,6 @@ pub trait Process: Debug + Send + Sync {
         shm::futex::wake(&half.context);
     }
 
-    /// Tells the service that a connection whose listener waits for data (`TCP_DEFER_ACCEPT`) has its first bytes.
-    fn announce(&self, mapped: &Mapped, slot: u32) {
-        let _ = (mapped, slot);
-    }
-
     /// Reports that the other side of a connection has broken the protocol.
     fn report(&self, violation: &Violation) {
         let _ = violation;

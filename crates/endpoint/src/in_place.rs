@@ -218,9 +218,6 @@ impl Endpoint {
             // A ring that has bytes under way is needed anyway.
             self.rest_in_place(peer);
         }
-        if owed & owed::BYTES != 0 && self.state() & state::DEFERRED != 0 {
-            self.announce();
-        }
         let context = batch::to_tell(owed, peer)?;
         let bell = Bell { context, word: self.slot() / 64, bits: 1 << (self.slot() % 64) };
         self.mapped.note_moment(own, bell, moment);

@@ -113,7 +113,7 @@ impl Endpoint {
         let seen = self.flags_of(peer);
         let bits = b.state.load(Ordering::Relaxed);
         let mut holds = said.contains(Said::MORE);
-        let unusual = state::OVER | state::SHUT_WR | state::INTO_THE_VOID | state::HOLDS | state::DEFERRED;
+        let unusual = state::OVER | state::SHUT_WR | state::INTO_THE_VOID | state::HOLDS;
         if bits & unusual != 0 {
             if bits & (state::OVER | state::SHUT_WR | state::INTO_THE_VOID) != 0 {
                 return Err(self.unsendable_since(bits));
@@ -152,9 +152,6 @@ impl Endpoint {
             Ok(n) => {
                 if n > 0 && is_news || is_released {
                     self.tell_of(peer);
-                }
-                if bits & state::DEFERRED != 0 {
-                    self.announce();
                 }
                 Ok(Progress::Done(n))
             }
@@ -481,9 +478,6 @@ impl Endpoint {
             self.end_stream();
         }
         self.tell();
-        if write {
-            self.announce();
-        }
         Ok(())
     }
 

@@ -71,7 +71,6 @@ impl Endpoint {
         b.region.store(0, Ordering::Release);
         raise(self.halves().0, RESET | READ_CLOSED | RELEASED);
         self.tell();
-        self.announce();
         self.part_with_rings();
         // From here on the slot may be another connection's: MOVED keeps every thread from taking these locks.
         mem::forget(locks);

@@ -321,20 +321,21 @@ fn a_child_stops_a_listener_for_all() {
 }
 
 #[test]
-fn what_waits_for_its_first_bytes_comes_to_whichever_worker_accepts() {
-    let daemon = Daemon::start(Options::default());
-    let (mut parent, queue, _socket, address) = server(&daemon, 8);
-    let mut child = parent.child(&daemon, queue, 1);
-    let options = SocketOptions { defer_accept: 20, ..SocketOptions::default() };
-    child.say(Request::SetOptions { region: queue, slot: 0, options });
-    child.ask(Request::Region { region: 1 << 20 });
-    let mut client = App::new(&daemon);
-    let conns = [client.connect(address), client.connect(address)];
-    assert!(client.deferred && parent.accept(queue).is_none());
-    for conn in &conns {
-        client.say(Request::Announce { region: conn.region, slot: conn.slot });
+fn a_listener_that_defers_accepts_gets_each_connection_at_once() {
+    for sharing in [Sharing::Always, Sharing::Never] {
+        let daemon = Daemon::start(Options { sharing: Some(sharing), ..Options::default() });
+        let (mut parent, queue, _socket, address) = server(&daemon, 8);
+        let mut child = parent.child(&daemon, queue, 1);
+        let options = SocketOptions { defer_accept: 3600, ..SocketOptions::default() };
+        parent.say(Request::SetOptions { region: queue, slot: 0, options });
+        parent.ask(Request::Region { region: 1 << 20 });
+        let mut client = App::new(&daemon);
+        let (mut silent, mut speaking) = (client.connect(address), client.connect(address));
+        client.send(&mut speaking, b"at once");
+        let (mut first, _) = parent.accept_wait(queue);
+        let (mut second, _) = child.accept_wait(queue);
+        assert_eq!(child.receive_exact(&mut second, 7), b"at once", "{sharing:?}");
+        converse(&mut parent, &mut first, &mut client, &mut silent, b"later");
+        converse(&mut child, &mut second, &mut client, &mut speaking, b"again");
     }
-    let (here, _) = parent.accept_wait(queue);
-    assert_eq!((here.region, here.slot), (conns[0].region, conns[0].slot));
-    assert_eq!(child.accept_wait(queue).0.slot, conns[1].slot);
 }

@@ -7,7 +7,6 @@ mod claims;
 mod common;
 mod congestion;
 mod cycles;
-mod deferred;
 mod direct;
 mod freeze;
 mod held;

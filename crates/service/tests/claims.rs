@@ -195,14 +195,8 @@ fn a_process_without_the_socket_can_do_nothing_to_its_queue() {
     let waker = Request::QueueWaker { queue, application, context };
     assert!(matches!(thief.ask(waker).0, Reply::Refused { .. }));
     thief.say(Request::Accepted { queue });
-    thief.say(Request::SetOptions {
-        region: queue,
-        slot: 0,
-        options: SocketOptions { defer_accept: 20, ..SocketOptions::default() },
-    });
     thief.ask(Request::Region { region: 1 << 20 });
     client.connect(address);
-    assert!(!client.deferred, "the options are as they were");
     for _ in 0..2 {
         assert_eq!(server.accept_wait(queue).1.local, address);
     }

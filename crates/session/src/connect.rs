@@ -4,7 +4,7 @@
 use crate::log::{Level, log};
 use crate::{Client, acceptors, addresses, direct};
 use control::{KernelReason, Reply, Request, SocketOptions};
-use endpoint::{Endpoint, state};
+use endpoint::Endpoint;
 use rustix::fd::{OwnedFd, RawFd};
 use rustix::io::Errno;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -50,7 +50,7 @@ pub fn by_service(client: &Client, wanted: &Wanted) -> Outcome {
         client.expect_first();
     }
     let outcome = match ask(client, wanted) {
-        Ok((Reply::Connecting { region, slot, local, lent, deferred }, _)) => {
+        Ok((Reply::Connecting { region, slot, local, lent }, _)) => {
             let mapped = client.region(region.id, region.side).filter(|m| m.has(slot));
             let Some(mapped) = mapped else {
                 free(client, block);
@@ -60,9 +60,6 @@ pub fn by_service(client: &Client, wanted: &Wanted) -> Outcome {
             client.expect(&mapped, slot);
             let link = Endpoint::new(mapped, slot, client.home.clone(), block);
             link.begin(wanted.is_nonblocking, false);
-            if deferred {
-                link.note(state::DEFERRED);
-            }
             addresses::store(&link, local, plain, wanted.family);
             return Outcome::Begun(link);
         }

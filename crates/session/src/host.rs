@@ -4,7 +4,6 @@ use crate::log::{Level, log};
 use crate::sys::cycle_account;
 use crate::sys::signal::Deferred;
 use crate::{detached, sys};
-use control::Request;
 use cycles::Section;
 use endpoint::host::{Host, Process};
 use endpoint::region::Mapped;
@@ -108,12 +107,6 @@ impl Process for ThisProcess {
         if detached::may(libc::SYS_futex) {
             let _waking = cycle_account::enter(Section::Wake);
             shm::futex::wake(&half.context);
-        }
-    }
-
-    fn announce(&self, mapped: &Mapped, slot: u32) {
-        if let Some(client) = crate::present() {
-            client.say(Request::Announce { region: mapped.id, slot });
         }
     }
 

@@ -101,7 +101,7 @@ mod tests {
     fn connecting() -> Reply {
         let local = "127.0.0.1:9".parse().unwrap();
         let region = RegionInfo::of(&PAIR, Side::Zero, true);
-        Reply::Connecting { region, slot: SLOT, local, lent: None, deferred: false }
+        Reply::Connecting { region, slot: SLOT, local, lent: None }
     }
 
     #[test]

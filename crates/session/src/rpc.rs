@@ -91,7 +91,6 @@ impl Exchange {
                 | Request::Accepted { .. }
                 | Request::Waker { .. }
                 | Request::QueueWaker { .. }
-                | Request::Announce { .. }
                 | Request::SetOptions { .. }
                 | Request::Closed { .. }
                 | Request::NoChild { .. }

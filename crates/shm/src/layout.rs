@@ -366,8 +366,6 @@ pub mod sock_state {
     pub const SIDE_ONE: u32 = 1 << 11;
     /// No socket uses the block: it names a ring that an open socket has given up.
     pub const RETIRED: u32 = 1 << 12;
-    /// The listener waits for data (`TCP_DEFER_ACCEPT`): the service is to be told of the first bytes.
-    pub const DEFERRED: u32 = 1 << 14;
     /// Mask: a send must decide whether to hold bytes back.
     pub const HOLDS: u32 = HELD | CORKED;
 }

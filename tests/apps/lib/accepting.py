@@ -9,7 +9,7 @@ from pathlib import Path
 from lib.process import Skip, require
 from lib.programs import needs, write_random
 from lib.registry import add, test
-from lib.web import Nginx, start_load, without_failure
+from lib.web import Nginx, start_haproxy, start_load, without_failure
 from lib.world import PEERS, PYTHON, WAYS, free_port
 
 # A client that connects to one address asks a few times, for its registration and for grants: 9 to 12 times for 300 connections.
@@ -36,6 +36,12 @@ DocumentRoot {directory}
 MODULES = "/usr/lib/apache2/modules"
 
 
+def ask_beside_silence(w, port, rounds=10):
+    """In each round one connection is silent while another asks and is answered; then the silent one asks. How many connections there were."""
+    w.ask("silent", [*PYTHON, PEERS / "silent.py", w.way.target, port, "/file", rounds], 50)
+    return 2 * rounds
+
+
 def apache(mpm):
     """Two listeners, so that its processes wait for both in a set; on Linux a deferred accept is its default. New connections come one after
     the other and many at once, some after its processes have begun to wait."""
@@ -58,11 +64,20 @@ def apache(mpm):
         connections = 0
         for to, threads in ((port, 1), (second, 1), (port, 8), (second, 8)):
             seen = without_failure(start_load(w, to, sha256, threads, 1, 1), 30)
-            connections += seen["connections"]
+            connections += seen["connections"] + ask_beside_silence(w, to)
         w.prove_way(connections)
         return f"{connections} connections of one request"
 
     return run
+
+
+def deferred(w):
+    """nginx and HAProxy as their settings for TCP_DEFER_ACCEPT say: silent clients keep nobody from an answer, and get theirs."""
+    one, two = Nginx(w, "one", deferred=True), Nginx(w, "two", workers=2, deferred=True)
+    _, port = start_haproxy(w, one, two, " defer-accept")
+    connections = sum(ask_beside_silence(w, to) for to in (one.port, two.port, port))
+    w.prove_share(connections)
+    return f"{connections} connections"
 
 
 def require_direct(w, connections):
@@ -133,6 +148,7 @@ def two_sets(w):
 for name in ("worker", "event", "prefork"):
     add(f"pair.apache_{name}", needs(apache(name), "apache2"), WAYS["pair"], limit_s=60)
 add("tap_server.apache_event", needs(apache("event"), "apache2"), WAYS["tap_server"], limit_s=60)
+add("pair.deferred", needs(deferred, "nginx", "haproxy"), WAYS["pair"], limit_s=60)
 for how in ("blocked", "set"):
     add(f"pair.forked_{how}", forked(how), WAYS["pair"], limit_s=120)
 add("pair.nginx_shares", needs(shares, "nginx"), WAYS["pair"], limit_s=60, alone=True)

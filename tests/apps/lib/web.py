@@ -26,7 +26,7 @@ http {{
     uwsgi_temp_path {directory}/uwsgi;
     scgi_temp_path {directory}/scgi;
     server {{
-        listen {address}:{port}{reuse_port};
+        listen {address}:{port}{flags};
         root {files};
         add_header X-Server {name};
     }}
@@ -40,7 +40,7 @@ LOAD_S = 60
 class Nginx:
     """Answers say in a header which process, or which server, they come from."""
 
-    def __init__(self, w, name="$pid", workers=1, reuse_port=False, daemon=False):
+    def __init__(self, w, name="$pid", workers=1, reuse_port=False, daemon=False, deferred=False):
         self.w, self.name, self.port, self.daemon = w, name, free_port(), daemon
         self.directory = w.directory / f"nginx-{self.port}"
         self.directory.mkdir()
@@ -56,7 +56,7 @@ class Nginx:
                 files=self.directory,
                 address=w.way.listen,
                 port=self.port,
-                reuse_port=" reuseport" if reuse_port else "",
+                flags=" reuseport" * reuse_port + " deferred" * deferred,
                 name=name,
             )
         )
@@ -174,7 +174,7 @@ defaults
     retries 3
     option redispatch
 frontend entry
-    bind {address}:{port}
+    bind {address}:{port}{flags}
     default_backend web
 backend web
     balance roundrobin
@@ -186,11 +186,11 @@ backend web
 """
 
 
-def start_haproxy(w, one, two):
+def start_haproxy(w, one, two, flags=""):
     port = free_port()
     configuration = w.directory / "haproxy.cfg"
     configuration.write_text(
-        HAPROXY.format(address=w.way.listen, target=w.way.target, port=port, one=one.port, two=two.port)
+        HAPROXY.format(address=w.way.listen, target=w.way.target, port=port, flags=flags, one=one.port, two=two.port)
     )
     process = w.server("haproxy", ["haproxy", "-db", "-f", configuration], port)
     return process, port

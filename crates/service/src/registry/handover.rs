@@ -101,8 +101,6 @@ impl Registry {
             block.holders.fetch_or(TRUST, Ordering::AcqRel);
         }
         self.keep_slot(&left);
-        // Its next holder does not know that the first bytes must be announced.
-        self.let_in(self.origin_at(left.region, left.slot));
         self.trusts.add(Trust { cookie, left, ends, owners, family, uid: who.uid, relay: None });
         Answer::plain(Reply::Done).watching(Watch { cookie, is_listener: false }, set)
     }

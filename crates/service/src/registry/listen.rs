@@ -1,8 +1,6 @@
 //! Listening, and how a connection gets into an accept queue. A listening socket has one queue, which all processes that hold the socket
 //! map (`queue::accept`). What a process does there by itself the service finds out when it looks; it never waits for it.
 
-pub(crate) mod defer_accept;
-mod deferred;
 pub(crate) mod direct;
 pub(crate) mod grants;
 pub(crate) mod holders;

@@ -296,7 +296,7 @@ impl Registry {
         self.count_sockets(parties, 1);
         // Slots are lent from the second connection on: a process that connects twice may connect often.
         let again = self.applications.get(&parties[0]).is_some_and(|a| a.pairs.contains(&region));
-        let lent = if is_only && again && self.deferral(listener).is_none() {
+        let lent = if is_only && again {
             let [source, local] = addresses;
             self.lend(Lending { region, queue: listener, parties, source: source.ip(), local })
         } else {
@@ -304,8 +304,7 @@ impl Registry {
         };
         let origin = Origin::Pair(region, slot);
         let [peer, local] = addresses;
-        let deferred =
-            self.arrive_or_wait(listener, (origin, AcceptRecord { region, slot, side: 1, local, peer }));
+        self.arrive(listener, (origin, AcceptRecord { region, slot, side: 1, local, peer }));
         self.accelerated(parties[0], |p| &mut p.connected, 1);
         let Some(a) = self.applications.get_mut(&parties[0]) else { return Answer::Silent };
         let known = !a.pairs.insert(region);
@@ -318,7 +317,7 @@ impl Registry {
             );
         }
         let local = as_asked(addresses[0], asked);
-        Answer::Reply(Reply::Connecting { region: info, slot, local, lent, deferred }, fds)
+        Answer::Reply(Reply::Connecting { region: info, slot, local, lent }, fds)
     }
 
     /// Id of the region for that ordered pair of processes; makes the region at first need.

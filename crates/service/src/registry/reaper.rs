@@ -144,7 +144,6 @@ impl Registry {
             family.wait_for_children(id, self.now + GHOST, unknown);
         }
         self.reap(offender);
-        self.announce_left();
         self.reap_on_time();
     }
 
@@ -182,7 +181,6 @@ impl Registry {
             self.release_holders(family, |_| true, bits, offender);
         }
         let held = self.held();
-        self.reset_deferred(&held);
         self.end_sides(&held, offender);
         let gone: Vec<u32> =
             self.regions.values().filter(|r| !held.contains(&r.owner)).map(|r| r.memory.id).collect();

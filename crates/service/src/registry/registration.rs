@@ -260,7 +260,6 @@ impl Registry {
             Request::QueueWaker { queue, application, context } => {
                 self.queue_waker(id, queue, application, context)
             }
-            Request::Announce { region, slot } => self.announce(id, region, slot),
             Request::Connect { remote, options, has_looked } => {
                 self.connect(id, shown, remote, options, has_looked)
             }

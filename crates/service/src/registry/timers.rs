@@ -23,8 +23,7 @@ impl Registry {
         let look = self.trusts.due(self.now);
         let sweep = self.timers.sweep.map(|sweep| sweep.at);
         let scaling = self.scaling.due().map(|at| self.tcp.system_time(at));
-        let parts =
-            [self.counting.due(), self.listeners.deferred.due(), self.held.due(self.now), self.agents_due()];
+        let parts = [self.counting.due(), self.held.due(self.now), self.agents_due()];
         [look, sweep, self.timers.reap, self.tcp.due(), scaling].into_iter().chain(parts).flatten().min()
     }
 
@@ -43,7 +42,6 @@ impl Registry {
         }
         self.hold_ahead();
         self.look_at_held();
-        self.announce_due();
         if self.counting.handle_timer(now) {
             self.spread_switch();
         }

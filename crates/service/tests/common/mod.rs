@@ -158,8 +158,6 @@ pub struct App {
     pub lent: Option<Lent>,
     /// The local address of the last connection.
     pub local: Option<SocketAddr>,
-    /// Of the last connection: it is to be announced.
-    pub deferred: bool,
     pub pools: HashMap<u32, Pool>,
     /// The accept queues that the application has mapped.
     pub queues: Queues,
@@ -248,7 +246,6 @@ impl App {
             pushes: Vec::new(),
             lent: None,
             local: None,
-            deferred: false,
             pools: HashMap::new(),
             queues: Queues::default(),
             is_exclusive: false,
@@ -326,11 +323,9 @@ impl App {
             (Reply::Look { .. }, _) => self.ask(connect(true)),
             other => other,
         };
-        let Reply::Connecting { region: info, slot, lent, deferred, local } = reply else {
-            return Err(reply);
-        };
+        let Reply::Connecting { region: info, slot, lent, local } = reply else { return Err(reply) };
         self.keep_lent(lent, &mut fds);
-        (self.deferred, self.local) = (deferred, Some(local));
+        self.local = Some(local);
         if info.pair {
             self.map(info, fds);
         }

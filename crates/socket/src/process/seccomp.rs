@@ -108,10 +108,6 @@ fn prepare() {
     // Later the region cannot get more memory.
     client.iter().for_each(|client| client.grow(&client.home));
     for sock in tables::each_once(tables::SOCKS.all()) {
-        if let Some(link) = sock.stream() {
-            // Later the service could not be told that the connection has its first bytes.
-            link.announce();
-        }
         match (&client, if client.is_some() { sock.role() } else { sock.decided() }) {
             // New connections can come only by the kernel's queue.
             (Some(client), Some(Role::Listener(listener))) => listen::give_up(listener, client),

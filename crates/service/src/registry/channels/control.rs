@@ -279,7 +279,7 @@ impl Registry {
         }
         let info = RegionInfo::of(&memory.region().layout().params, Side::One, true);
         let local = crate::registry::local::as_asked(local, asked);
-        Answer::plain(Reply::Connecting { region: info, slot, local, lent: None, deferred: false })
+        Answer::plain(Reply::Connecting { region: info, slot, local, lent: None })
     }
 
     /// Takes a slot for a virtual socket. Its application rings the core with the engine.

@@ -261,8 +261,8 @@ impl Registry {
         }
     }
 
-    /// Processes that own regions of connections that wait in queues, for room there, or for first bytes. Perhaps no process of their family
-    /// lives: another holder of the socket may accept them.
+    /// Processes that own regions of connections that wait in queues, or for room there. Perhaps no process of their family lives: another
+    /// holder of the socket may accept them.
     pub fn owners_of_unaccepted(&self) -> Vec<u32> {
         let queued = self.listeners.all.values().flat_map(|l| {
             let of_queue = l.grants.iter().filter(|(grant, _)| !l.queue().is_idle(*grant));
@@ -274,9 +274,6 @@ impl Registry {
             let of_pair = || Some(self.pairs.get(region)?.parties[Side::One.index()]);
             self.regions.get(&region).map(|r| r.owner).or_else(of_pair)
         };
-        let deferred =
-            self.listeners.deferred.all().filter(|(listener, _)| self.listeners.all.contains_key(listener));
-        let deferred = deferred.map(|(_, (_, record))| record.region);
-        queued.chain(deferred).filter_map(owner).collect()
+        queued.filter_map(owner).collect()
     }
 }

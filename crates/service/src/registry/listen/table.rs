@@ -1,6 +1,5 @@
 //! Listening sockets, each with its accept queue and the grants in it.
 
-use crate::registry::listen::deferred::Deferred;
 use crate::registry::listen::grants::Grants;
 use crate::registry::process::descriptors::Charge;
 use crate::registry::process::fd_liveness::Alive;
@@ -115,8 +114,6 @@ pub struct Stopped {
 #[derive(Debug)]
 pub struct Listeners {
     turn: usize,
-    /// Connections that wait for their first bytes.
-    pub deferred: Deferred,
     /// Watches the listening sockets.
     pub alive: Alive,
     /// Listeners, by the ids of their queues.
@@ -170,7 +167,6 @@ impl Listeners {
     pub fn new(alive: Alive) -> Self {
         Self {
             turn: 0,
-            deferred: Deferred::default(),
             alive,
             all: HashMap::new(),
             stopped: HashMap::new(),

@@ -48,12 +48,12 @@ impl Registry {
         self.count_sockets(parties, 1);
         let [peer, local] = addresses;
         let record = AcceptRecord { region: home, slot: slots[1], side: 1, local, peer };
-        let deferred = self.arrive_or_wait(listener, (Origin::Relay(id), record));
+        self.arrive(listener, (Origin::Relay(id), record));
         self.accelerated(parties[0], |p| &mut p.connected, 1);
         let Some(region) = self.regions.get(&own) else { return Answer::Silent };
         let info = RegionInfo::of(&region.memory.region().layout().params, Side::One, true);
         let local = as_asked(addresses[0], asked);
-        Answer::plain(Reply::Connecting { region: info, slot: slots[0], local, lent: None, deferred })
+        Answer::plain(Reply::Connecting { region: info, slot: slots[0], local, lent: None })
     }
 
     /// A slot with cleared halves in each of the two regions (which may be the same one), or no slot at all.
@@ -210,9 +210,6 @@ impl Registry {
     }
 
     fn relay_end_gone(&mut self, id: u32, end: usize) {
-        if end == 0 {
-            self.let_in(Origin::Relay(id));
-        }
         self.deputy_gone(id, end);
         let Some(relay) = self.relays.get_mut(&id) else { return };
         let Some(SlotKey { region, slot }) = relay.end(end) else { return };

@@ -8,7 +8,7 @@ use crate::registry::listen::table::Holders;
 use crate::registry::local::port_space::PortSpace;
 use crate::registry::policy::permission::LISTENERS_MOST;
 use base::Seed;
-use control::{KernelReason, Reply, Request};
+use control::{KernelReason, Reply, Request, SocketOptions};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketType, bind, listen, socket, sockopt};
 use std::net::{SocketAddr, TcpListener};
@@ -77,6 +77,21 @@ fn of_very_many_listeners_at_one_place_some_are_asked_about_at_once() {
     drop(sockets);
     world.advance(Duration::from_secs(1));
     assert!(world.registry.listeners.at_port(at.port()).is_empty(), "the rounds find the others");
+}
+
+#[test]
+fn a_stranger_sets_no_options_of_a_listener() {
+    let (mut world, mut server, ..) = listening();
+    let queue = *world.registry.listeners.all.keys().next().unwrap();
+    let options = SocketOptions { defer_accept: 20, ..SocketOptions::default() };
+    let request = Request::SetOptions { region: queue, slot: 0, options };
+    let defers = |world: &World| world.registry.listeners.all[&queue].options.defer_accept.is_some();
+    let thief = Program::new(12, USER).id(&mut world);
+    world.say(thief, request.clone());
+    assert!(!defers(&world));
+    let holder = server.id(&mut world);
+    world.say(holder, request);
+    assert!(defers(&world));
 }
 
 #[test]

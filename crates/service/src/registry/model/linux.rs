@@ -2,7 +2,6 @@
 //! It knows nothing of the service.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::Duration;
 
 /// Number of a process.
 pub type Pid = u32;
@@ -42,21 +41,10 @@ pub struct Stream {
 pub struct Listener {
     /// As given to `listen`.
     pub backlog: usize,
-    /// `TCP_DEFER_ACCEPT`: how long a connection waits for its first bytes.
-    pub patience: Option<Duration>,
     /// Acceptors' ends that wait to be accepted, the oldest first, each with the step at which it came.
     pub queue: VecDeque<(SocketId, u32)>,
     /// Acceptors' ends for which the backlog has no room yet.
     pub late: VecDeque<(SocketId, u32)>,
-}
-
-/// A connection that is established for its connector, and waits for first bytes.
-#[derive(Clone, Copy, Debug)]
-struct Deferred {
-    acceptor: SocketId,
-    listener: SocketId,
-    /// When it need not wait any more.
-    until: Duration,
 }
 
 /// All processes and sockets.
@@ -70,9 +58,6 @@ pub struct Linux {
     pub streams: BTreeMap<SocketId, Stream>,
     /// The sockets that listen, by their numbers.
     pub listeners: BTreeMap<SocketId, Listener>,
-    /// Connections that wait for their first bytes, the oldest first.
-    deferred: Vec<Deferred>,
-    now: Duration,
     steps: u32,
     next: SocketId,
 }
@@ -115,17 +100,17 @@ impl Linux {
     }
 
     /// A process listens by a new socket.
-    pub fn listen(&mut self, pid: Pid, backlog: usize, patience: Option<Duration>) -> SocketId {
+    pub fn listen(&mut self, pid: Pid, backlog: usize) -> SocketId {
         let id = self.new_id();
         let (queue, late) = (VecDeque::new(), VecDeque::new());
-        self.listeners.insert(id, Listener { backlog, patience, queue, late });
+        self.listeners.insert(id, Listener { backlog, queue, late });
         self.give(pid, id);
         id
     }
 
     /// A process connects. `None`: the socket no longer listens, the connection is refused.
     pub fn connect(&mut self, pid: Pid, listener: SocketId) -> Option<SocketId> {
-        let Listener { backlog, patience, .. } = *self.listeners.get(&listener)?;
+        self.listeners.get(&listener)?;
         let (connector, acceptor) = (self.new_id(), self.new_id());
         for (id, peer) in [(connector, acceptor), (acceptor, connector)] {
             let stream =
@@ -133,14 +118,7 @@ impl Linux {
             self.streams.insert(id, stream);
         }
         self.give(pid, connector);
-        let waiting = self.deferred.iter().filter(|waiting| waiting.listener == listener).count();
-        match patience.filter(|_| waiting <= backlog) {
-            Some(patience) => {
-                self.deferred.push(Deferred { acceptor, listener, until: self.now + patience });
-                self.establish(acceptor);
-            }
-            None => self.arrive(listener, acceptor),
-        }
+        self.arrive(listener, acceptor);
         Some(connector)
     }
 
@@ -157,45 +135,9 @@ impl Linux {
         }
     }
 
-    /// A connection need not wait for first bytes any more, if it does: its connector has sent something, or ended, or may be in another
-    /// process.
-    pub fn let_in(&mut self, connector: SocketId) {
-        let Some(acceptor) = self.streams.get(&connector).map(|stream| stream.peer) else { return };
-        let Some(index) = self.deferred.iter().position(|waiting| waiting.acceptor == acceptor) else {
-            return;
-        };
-        let Deferred { listener, .. } = self.deferred.remove(index);
-        match self.listeners.contains_key(&listener) {
-            true => self.arrive(listener, acceptor),
-            // Only now the connector hears that nothing listens.
-            false => self.end(acceptor, End::Reset),
-        }
-    }
-
-    /// True when a connector's listener has closed before the first bytes. Linux says so when they come; the service may earlier.
-    pub fn is_forsaken(&self, connector: SocketId) -> bool {
-        let is_its =
-            |waiting: &&Deferred| self.streams.get(&waiting.acceptor).is_some_and(|s| s.peer == connector);
-        let waiting = self.deferred.iter().find(is_its);
-        waiting.is_some_and(|waiting| !self.listeners.contains_key(&waiting.listener))
-    }
-
     /// The next step begins.
     pub fn begin_step(&mut self) {
         self.steps += 1;
-    }
-
-    /// Lets time go on: connections that have waited long enough need no first bytes.
-    pub fn advance(&mut self, time: Duration) {
-        self.now += time;
-        while let Some(waiting) = self
-            .deferred
-            .iter()
-            .filter(|waiting| waiting.until <= self.now)
-            .min_by_key(|waiting| waiting.until)
-        {
-            self.let_in(self.streams[&waiting.acceptor].peer);
-        }
     }
 
     /// Establishes the connections for which the backlog has room: Linux admits one more than the backlog.
@@ -230,9 +172,6 @@ impl Linux {
     /// A process sends `n` bytes.
     pub fn send(&mut self, socket: SocketId, n: u64) {
         self.streams.get_mut(&socket).into_iter().for_each(|stream| stream.sent += n);
-        if n > 0 {
-            self.let_in(socket);
-        }
     }
 
     /// A process reads `n` bytes.
@@ -243,7 +182,6 @@ impl Linux {
     /// A process shuts down the sending direction.
     pub fn shut_down(&mut self, socket: SocketId) {
         self.streams.get_mut(&socket).into_iter().for_each(|stream| stream.is_shut = true);
-        self.let_in(socket);
     }
 
     /// A new process without sockets.
@@ -301,7 +239,6 @@ impl Linux {
         // RFC 2525, 2.17: a connection that is closed with unread data is reset; unless both directions had ended, when there is none any more.
         let peer = self.streams[&stream.peer];
         let is_reset = peer.sent != stream.read && !(stream.is_shut && peer.has_ended());
-        self.let_in(socket);
         self.end(socket, if is_reset { End::Reset } else { End::Finished });
         if !stream.is_established {
             self.listeners.values_mut().for_each(|l| l.late.retain(|(acceptor, _)| *acceptor != stream.peer));

@@ -244,13 +244,6 @@ impl Program {
         link
     }
 
-    /// Sets `TCP_DEFER_ACCEPT` of a listening socket.
-    pub fn defer(&mut self, world: &mut World, queue: u32, seconds: u16) {
-        let id = self.id(world);
-        let options = SocketOptions { defer_accept: seconds, ..SocketOptions::default() };
-        world.say(id, Request::SetOptions { region: queue, slot: 0, options });
-    }
-
     /// Shows a listening socket.
     pub fn listen(&mut self, world: &mut World, socket: SocketId, backlog: u32, shown: &OwnedFd) -> Reply {
         let (reply, fds) = self.ask_showing(world, Request::Listen { backlog, nonblocking: true }, shown);
@@ -276,9 +269,7 @@ impl Program {
             (Reply::Look { .. }, _) => self.ask(world, ask(true)),
             other => other,
         };
-        let Reply::Connecting { region: info, slot, local, lent, deferred } = reply else {
-            return Err(reply);
-        };
+        let Reply::Connecting { region: info, slot, local, lent } = reply else { return Err(reply) };
         if let (Some(Lent { queue, is_new: true, .. }), [.., words, table]) = (&lent, &fds[..]) {
             let memory = AcceptQueue::open([words.as_fd(), table.as_fd()]).unwrap();
             self.queues.insert(*queue, Arc::new(memory));
@@ -288,11 +279,7 @@ impl Program {
             false => self.registered().home.clone(),
         };
         lent.iter().for_each(|lent| self.learn(remote, &mapped, lent));
-        let link = self.begin(mapped, slot, [local, remote], false);
-        if deferred {
-            link.note(state::DEFERRED);
-        }
-        Ok(link)
+        Ok(self.begin(mapped, slot, [local, remote], false))
     }
 
     fn learn(&mut self, remote: SocketAddr, mapped: &Arc<Mapped>, lent: &Lent) {
@@ -454,15 +441,11 @@ impl Program {
             }
             File::Stream(Some(link)) => {
                 let id = self.id(world);
-                let waits = link.state() & state::DEFERRED != 0;
                 // The slot may be lent again as soon as it is released.
                 let is_lent = link.is_lent();
                 let is_last = link.release(self.holder_bit(), false);
                 if is_last && is_lent {
                     link.mapped.lease.closed(&link.mapped, link.slot());
-                }
-                if is_last && waits {
-                    world.say(id, announcement(&link));
                 }
                 if link.is_left() {
                     world.say(id, Request::LetGo);
@@ -521,27 +504,16 @@ impl Program {
     }
 
     /// Sends bytes that tell their position. Returns how many fitted.
-    pub fn send(&mut self, world: &mut World, socket: SocketId, from: u64, n: usize) -> Result<usize, Errno> {
+    pub fn send(&self, socket: SocketId, from: u64, n: usize) -> Result<usize, Errno> {
+        let link = self.endpoint(socket).expect("it has the connection");
         let bytes: Vec<u8> = (0..n as u64).map(|i| byte_at(from + i)).collect();
-        let sent = self.announcing(world, socket, |link| link.push(&[&bytes], 0, Said::default()))?;
+        let sent = link.push(&[&bytes], 0, Said::default())?;
         Ok(if let Progress::Done(n) = sent { n } else { 0 })
     }
 
     /// Shuts down the sending direction.
-    pub fn shut_down(&mut self, world: &mut World, socket: SocketId) -> Result<(), Errno> {
-        self.announcing(world, socket, |link| link.shut(false, true))
-    }
-
-    /// Does something by a connection, and says it to the service if a listener waits for that.
-    fn announcing<T>(&mut self, world: &mut World, socket: SocketId, act: impl FnOnce(&Endpoint) -> T) -> T {
-        let id = self.id(world);
-        let link = self.endpoint(socket).expect("it has the connection");
-        let waits = link.state() & state::DEFERRED != 0;
-        let result = act(link);
-        if waits && link.state() & state::DEFERRED == 0 {
-            world.say(id, announcement(link));
-        }
-        result
+    pub fn shut_down(&self, socket: SocketId) -> Result<(), Errno> {
+        self.endpoint(socket).expect("it has the connection").shut(false, true)
     }
 
     /// Reads at most `n` bytes, the first of which is at `from` of the stream. Returns how many there were; `Ok(None)`: none yet.
@@ -567,9 +539,4 @@ impl Program {
 /// The byte at a position of any stream.
 const fn byte_at(position: u64) -> u8 {
     (position ^ position >> 8) as u8
-}
-
-/// What the library says when first bytes, or the end, are there.
-fn announcement(link: &Endpoint) -> Request {
-    Request::Announce { region: link.mapped.id, slot: link.slot() }
 }

@@ -206,19 +206,14 @@ impl Walk {
         let beside = self.linux.listeners.keys().map(|listener| &self.places[listener]).find(is_beside);
         let (shown, at) = listening(beside.map(|place| place.at), shared_by.is_some());
         let backlog = [self.seed.below(4) as u32, 16][usize::from(self.is_direct)];
-        let seconds = [0, 0, 0, 1, 3][self.seed.below(5) as usize];
-        let patience = (seconds > 0).then(|| Duration::from_secs(u64::from(seconds)));
-        let id = self.linux.listen(pid, backlog as usize, patience);
-        self.say(format_args!("{pid} listens by {id} at {at}, backlog {backlog}, patience {patience:?}"));
+        let id = self.linux.listen(pid, backlog as usize);
+        self.say(format_args!("{pid} listens by {id} at {at}, backlog {backlog}"));
         self.kernel.insert(id, shown);
         self.places.insert(id, Place { at, backlog, shared_by });
         let shown = &self.kernel[&id];
         let program = self.programs.get_mut(&pid).expect("it lives");
         let reply = program.listen(&mut self.world, id, backlog, shown);
-        let Reply::Listening { is_known: false, queue, .. } = reply else { panic!("{reply:?}") };
-        if seconds > 0 {
-            program.defer(&mut self.world, queue, seconds);
-        }
+        assert!(matches!(reply, Reply::Listening { is_known: false, .. }), "{reply:?}");
     }
 
     /// True when a registered process that has the socket has shown it, or was forked from one that had.
@@ -266,13 +261,12 @@ impl Walk {
     /// The listening socket of a group that has got the connection from that port. Linux takes any of them, by a hash.
     fn chosen(&self, port: u16) -> Option<SocketId> {
         let listeners = &self.world.registry.listeners;
-        let deferred = listeners.deferred.all().map(|(queue, incoming)| (queue, *incoming));
-        let others = listeners.all.iter().flat_map(|(queue, listener)| {
+        let mut all = listeners.all.iter().flat_map(|(queue, listener)| {
             let queued = listener.grants.iter().filter(|(grant, _)| listener.queue().is_queued(*grant));
             let queued = queued.filter_map(|(grant, _)| listener.grants.get(grant));
             queued.chain(listener.grants.without_room().copied()).map(|incoming| (*queue, incoming))
         });
-        let (queue, _) = deferred.chain(others).find(|(_, (_, record))| record.peer.port() == port)?;
+        let (queue, _) = all.find(|(_, (_, record))| record.peer.port() == port)?;
         let cookie = listeners.all[&queue].cookie;
         let is_it = |(_, socket): &(&SocketId, &OwnedFd)| sockopt::socket_cookie(socket) == Ok(cookie);
         self.kernel.iter().find(is_it).map(|(socket, _)| *socket)
@@ -327,15 +321,14 @@ impl Walk {
     ) -> Option<(SocketId, Stream, Stream)> {
         let stream = self.any_file(pid, |file| matches!(file, File::Stream(_)))?;
         let (own, peer) = (self.linux.streams[&stream], self.linux.peer_of(stream));
-        let is_usable = own.is_established && is_fit(peer.end) && !self.linux.is_forsaken(stream);
+        let is_usable = own.is_established && is_fit(peer.end);
         (is_usable && self.takes_over(pid, stream)).then_some((stream, own, peer))
     }
 
     fn send(&mut self, pid: Pid) {
         let Some((stream, own, _)) = self.usable_stream(pid, |end| end == End::Open) else { return };
         let wanted = 1 + self.seed.below(3000) as usize;
-        let (program, world) = self.program(pid);
-        let sent = program.send(world, stream, own.sent, wanted);
+        let sent = self.programs[&pid].send(stream, own.sent, wanted);
         self.say(format_args!("{pid} sends {sent:?} of {wanted} by {stream}"));
         match sent {
             Ok(n) if !own.is_shut => self.linux.send(stream, n as u64),
@@ -348,9 +341,9 @@ impl Walk {
 
     fn shut_down(&mut self, pid: Pid) {
         let Some((stream, own, peer)) = self.usable_stream(pid, |end| end != End::Reset) else { return };
-        let (program, world) = self.program(pid);
+        let program = &self.programs[&pid];
         let has_heard = program.endpoint(stream).is_some_and(|link| link.peer_flags() & FIN != 0);
-        let answer = program.shut_down(world, stream);
+        let answer = program.shut_down(stream);
         self.say(format_args!("{pid} shuts {stream} down: {answer:?}"));
         // Linux has no connection any more once both directions have ended; here that end may be on its way still (`checks::at_rest`).
         let is_over = own.is_shut && peer.has_ended() && has_heard;
@@ -439,9 +432,6 @@ impl Walk {
         let program = self.programs.get_mut(&pid).expect("it lives");
         let reply = program.leave(&mut self.world, stream, &self.kernel[&stream]);
         assert!(matches!(reply, None | Some(Reply::Done)), "{reply:?}");
-        if reply.is_some() {
-            self.linux.let_in(stream);
-        }
     }
 
     fn pass(&mut self, pid: Pid) {
@@ -544,7 +534,6 @@ impl Walk {
             }
         }
         self.world.advance(time);
-        self.linux.advance(time);
         self.hear();
         if time >= LONG {
             // A helper thread that starts, of any test in this process, has all descriptors for a moment, and so any listening socket.
@@ -554,7 +543,6 @@ impl Walk {
                 }
                 std::thread::sleep(std::time::Duration::from_millis(2));
                 self.world.advance(LONG);
-                self.linux.advance(LONG);
                 self.hear();
             }
             checks::at_rest(self);

@@ -290,7 +290,7 @@ impl Registry {
         }
         let info = RegionInfo::of(&r.memory.region().layout().params, Side::One, true);
         let local = as_asked(local, asked);
-        Answer::plain(Reply::Connecting { region: info, slot, local, lent: None, deferred: false })
+        Answer::plain(Reply::Connecting { region: info, slot, local, lent: None })
     }
 
     /// Answers `Request::Info`: the `TCP_INFO` of a connection over the port.

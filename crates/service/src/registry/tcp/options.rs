@@ -93,11 +93,7 @@ impl Registry {
     fn set_listener_options(&mut self, id: u32, told: &SocketOptions) {
         let Some(listener) = self.listeners.all.get_mut(&id) else { return };
         listener.asked = told.congestion;
-        let before = std::mem::replace(&mut listener.options, FlowOptions::from(told));
-        if before.defer_accept != listener.options.defer_accept {
-            // Direct connectors do not wait for first bytes.
-            listener.grants.revoke();
-        }
+        listener.options = FlowOptions::from(told);
         self.tcp_options(id);
     }
 }
