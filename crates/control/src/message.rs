@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Version of these messages. Each side refuses any other version, with a message that says which one it speaks.
-pub const PROTOCOL: u32 = 22;
+pub const PROTOCOL: u32 = 23;
 /// Slot 0 of an application region carries no connection: its doorbell bit means "read the control socket".
 pub const CONTROL_SLOT: u32 = 0;
 
@@ -32,7 +32,7 @@ pub enum ToApplication {
     Push(Push),
 }
 
-/// A forked child's proof of its parent's registration.
+/// A forked child's proof of its parent's registration; and the parent's own, when it promises the child.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Parent {
     /// The parent's application id.
@@ -165,6 +165,10 @@ pub enum Request {
         /// `Some` in a forked child: its parent's registration.
         parent: Option<Parent>,
     },
+    /// First and only message on a line of its own, which is no application's: a registered process is about to fork, and has taken the holder
+    /// bit for the child. The child inherits the line and closes it when it has sent its hello. If the line ends before a hello has come with
+    /// this bit, no process can hold what the bit says: the fork has failed, or the child has ended. No reply.
+    Expect(Parent),
     /// Asks for this process's application region. Reply `Region` with the memfd and the service's eventfds: first the
     /// slow path's, then one per fast-path core.
     OpenRegion {
@@ -308,11 +312,6 @@ pub enum Request {
     /// This process has released a connection that the service also holds ([`Request::Leave`]): the service checks whether any descriptor
     /// remains. No reply.
     LetGo,
-    /// A fork has failed for which this process had taken a holder bit: the child does not hold what the bit says. No reply.
-    NoChild {
-        /// The bit's number in `SockBlock::holders`.
-        holder: u8,
-    },
     /// Asks for a region that an accept record names and that this process has not mapped. Reply `Region` with the memfd; its side is 1 if
     /// the process may be on the acceptor's side.
     Region {

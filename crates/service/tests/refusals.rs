@@ -106,7 +106,7 @@ fn table() -> Vec<Row> {
         ("want port", Request::WantPort { at }, || vec![bound()]),
         ("let go", Request::LetGo, || vec![file()]),
         ("fell back", Request::FellBack { reason: KernelReason::NoListener, inode: 1 }, || vec![tcp()]),
-        ("no child", Request::NoChild { holder: 1 }, || vec![file()]),
+        ("expect", Request::Expect(Parent { application: 1, secret: 1, holder: 1 }), || vec![file()]),
         ("take", Request::Take { queue: 1, grant: 1 }, || vec![tcp()]),
         ("a second hello", hello(None), || vec![tcp()]),
     ]

@@ -94,7 +94,6 @@ impl Exchange {
                 | Request::Announce { .. }
                 | Request::SetOptions { .. }
                 | Request::Closed { .. }
-                | Request::NoChild { .. }
                 | Request::LetGo
         );
         if is_due && self.unsaid.len() < UNSAID_MOST {
@@ -261,4 +260,11 @@ pub fn say_hello(name: Arc<str>, parent: Option<Parent>) -> Result<(Line, u32), 
     let mut exchange = Exchange::new(Line::new(fd), 0);
     exchange.send(Request::Hello { protocol: PROTOCOL, layout: shm::VERSION, name, parent }, None)?;
     Ok((exchange.line, exchange.number))
+}
+
+/// Says on a new line that a child of that parent is about to come. Waits for nothing, and fails where it would have to.
+pub fn say_expect(parent: Parent) -> Result<OwnedFd, LineError> {
+    let line = Line::new(control::dial_at_once(crate::config::control_path())?);
+    line.send(&ToService { number: 0, request: Request::Expect(parent) }, &[], false)?;
+    Ok(line.into())
 }
