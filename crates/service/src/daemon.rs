@@ -14,6 +14,8 @@ pub(crate) mod net_port;
 pub(crate) mod places;
 pub(crate) mod pushes;
 mod reports;
+#[cfg(test)]
+mod tests;
 pub(crate) mod turns;
 
 use crate::config::Config;
@@ -250,56 +252,66 @@ impl Service {
         let mut events = Vec::with_capacity(EVENTS);
         while !self.over {
             let pause = self.pause(Instant::now());
-            self.registry.begin(Part::Asleep);
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), pause.as_ref()) {
-                Ok(_) => {}
-                Err(Errno::INTR) => continue,
-                Err(e) => return Err(os("wait for events")(e)),
-            }
-            let are_all = events.len() < events.capacity();
-            self.registry.set_now(Instant::now());
-            let mut has_new_lines = false;
-            for event in events.drain(..) {
-                let token = event.data.u64();
-                let part = if token == CORES { Part::Exceptions } else { Part::Requests };
-                self.registry.begin(part);
-                match (token & !u64::from(u32::MAX), token as u32) {
-                    (LINES, id) => self.line_woken(id),
-                    (WAKERS, region) => self.registry.note_unheard(region),
-                    (SHUT, id) => self.shut_line_woken(id),
-                    _ if token == LISTENING => has_new_lines = true,
-                    _ if token == CORES => self.hear_cores(),
-                    // `hear_helpers` below takes the results.
-                    _ if token == HELPERS => {}
-                    _ if token == LISTENERS => self.registry.hear_ended_listeners(),
-                    _ if token == AGENTS => self.registry.hear_agents(),
-                    _ => self.signal(),
-                }
-                self.carry_out();
-            }
-            self.ends.events_taken(are_all);
-            self.serve_lines();
-            // After the lines: one whose hello has come is not closed to make room.
-            if has_new_lines || self.ends.wants_accept() {
-                self.registry.begin(Part::Requests);
-                self.accept();
-            }
-            for region in self.registry.take_unheard() {
-                self.slow_path_woken(region);
-            }
-            if self.more {
-                self.registry.begin(Part::Exceptions);
-                self.hear_cores();
-            }
-            self.hear_helpers(Instant::now());
-            self.registry.begin(Part::Timers);
-            self.timers(Instant::now());
-            self.close_lines(Instant::now());
+            self.turn(&mut events, pause)?;
         }
         self.carry_out();
         self.shut_channels();
         self.hang_up_all();
         self.carry_out();
+        Ok(())
+    }
+
+    /// Waits for events, at most for `pause`, and does what they and the timers ask for.
+    fn turn(
+        &mut self,
+        events: &mut Vec<epoll::Event>,
+        pause: Option<Timespec>,
+    ) -> Result<(), ServiceError> {
+        self.registry.begin(Part::Asleep);
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), pause.as_ref()) {
+            Ok(_) => {}
+            Err(Errno::INTR) => return Ok(()),
+            Err(e) => return Err(os("wait for events")(e)),
+        }
+        self.registry.set_now(Instant::now());
+        let are_all = events.len() < events.capacity();
+        let mut has_new_lines = false;
+        for event in events.drain(..) {
+            let token = event.data.u64();
+            let part = if token == CORES { Part::Exceptions } else { Part::Requests };
+            self.registry.begin(part);
+            match (token & !u64::from(u32::MAX), token as u32) {
+                (LINES, id) => self.line_woken(id),
+                (WAKERS, region) => self.registry.note_unheard(region),
+                (SHUT, id) => self.shut_line_woken(id),
+                _ if token == LISTENING => has_new_lines = true,
+                _ if token == CORES => self.hear_cores(),
+                // `hear_helpers` below takes the results.
+                _ if token == HELPERS => {}
+                _ if token == LISTENERS => self.registry.hear_ended_listeners(),
+                _ if token == AGENTS => self.registry.hear_agents(),
+                _ => self.signal(),
+            }
+            self.carry_out();
+        }
+        self.ends.events_taken(are_all);
+        self.serve_lines();
+        // After the lines: one whose hello has come is not closed to make room.
+        if has_new_lines || self.ends.wants_accept() {
+            self.registry.begin(Part::Requests);
+            self.accept();
+        }
+        for region in self.registry.take_unheard() {
+            self.slow_path_woken(region);
+        }
+        if self.more {
+            self.registry.begin(Part::Exceptions);
+            self.hear_cores();
+        }
+        self.hear_helpers(Instant::now());
+        self.registry.begin(Part::Timers);
+        self.timers(Instant::now());
+        self.close_lines(Instant::now());
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use crate::common::{App, Conn, Daemon, PATIENCE, hello, listener};
 use crate::hostile_holder::scribble_queue;
 use base::Seed;
-use control::{Line, LineError, Report, Request, SocketOptions, ToApplication, ToService, Unlisten};
+use control::{Line, LineError, Parent, Report, Request, SocketOptions, ToApplication, ToService, Unlisten};
 use rustix::fd::AsFd;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, send, socketpair};
 use service::{Options, Sharing};

@@ -120,7 +120,7 @@ impl Family {
 
     /// True when holder bits run short: a forked child without one could not use the connections that its parent accepted.
     pub fn is_crowded(&self) -> bool {
-        self.holders.count_ones() + HOLDERS_SPARE >= u32::from(HOLDERS)
+        self.holders.count_ones() + self.promises.len() as u32 + HOLDERS_SPARE >= u32::from(HOLDERS)
     }
 
     /// A process of the family, dead or alive.

@@ -93,3 +93,13 @@ fn ends_that_come_without_end_cause_no_look_at_all_processes_each() {
     world.advance(Duration::from_secs(1));
     assert_eq!(world.registry.timers.reaps - before, 2, "what the later ends have ended is found");
 }
+
+#[test]
+fn a_private_service_waits_for_a_promised_child_as_for_a_process() {
+    let (mut world, mut server, ..) = listening();
+    let child = server.fork(&mut world, 20).unwrap();
+    world.hang_up(server.line().unwrap());
+    assert!(world.registry.has_applications());
+    world.hang_up(child.line().unwrap());
+    assert!(!world.registry.has_applications());
+}
