@@ -211,18 +211,23 @@ impl Service {
         self.closing.push(Closing::new(fd, who.user(), charge));
     }
 
-    /// Closes the oldest unregistered line of a user that has as many as it may, so that its new line can be served.
+    /// Closes the oldest lines of a user that say no hello, so that with its new line it has as many as it may. A line that still has its turn
+    /// may have said one.
     fn make_room(&mut self, who: Credentials) {
         let most = self.registry.unfinished_hellos_most(who);
         // One that stands for a child is no unfinished hello, however long the child is stopped: it counts as a process.
         let is_known = |id: u32| self.registry.is_registered(id) || self.registry.has_promise(id);
-        let is_unfinished = |(id, peer): &(&u32, &Peer)| peer.who.user() == who.user() && !is_known(**id);
-        let unfinished = || self.peers.iter().filter(is_unfinished).map(|(id, _)| *id);
-        if unfinished().count() < most {
+        let is_unfinished = |(id, peer): &(&u32, &Peer)| {
+            peer.who.user() == who.user() && peer.turn.is_none() && !is_known(**id)
+        };
+        let mut unfinished: Vec<u32> = self.peers.iter().filter(is_unfinished).map(|(id, _)| *id).collect();
+        let surplus = (unfinished.len() + 1).saturating_sub(most);
+        if surplus == 0 {
             return;
         }
-        // Ids rise until 2^32 lines were accepted, so the least id is the oldest line.
-        if let Some(oldest) = unfinished().min() {
+        // Ids rise until 2^32 lines were accepted, so the least ids are the oldest lines.
+        unfinished.sort_unstable();
+        for oldest in unfinished.into_iter().take(surplus) {
             let (limit, now) = self.registry.log_limit();
             log_for!(
                 limit,

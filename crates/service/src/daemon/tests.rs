@@ -105,3 +105,27 @@ fn a_hello_that_waits_in_the_listening_socket_is_heard_before_the_end_of_the_par
         drop(silent);
     }
 }
+
+/// More than lines may be without a hello: none of them is.
+#[test]
+fn of_a_crowd_that_says_hello_at_once_each_is_welcome() {
+    let service = Stepped::new();
+    let crowd: Vec<Line> = (0..300).map(|_| service.dial()).collect();
+    crowd.iter().for_each(|line| say(line, 1, hello(None)));
+    (0..4).for_each(|_| service.turns());
+    assert_eq!(crowd.iter().filter_map(welcome).count(), crowd.len());
+}
+
+#[test]
+fn lines_that_say_no_hello_make_room_for_others() {
+    let service = Stepped::new();
+    let silent: Vec<Line> = (0..300).map(|_| service.dial()).collect();
+    (0..4).for_each(|_| service.turns());
+    let last = service.dial();
+    say(&last, 1, hello(None));
+    service.turns();
+    assert!(welcome(&last).is_some());
+    let is_open = |line: &&Line| matches!(line.receive::<ToApplication>(false), Err(LineError::WouldBlock));
+    assert_eq!(silent.iter().filter(is_open).count(), 63, "as many as may be, with the new one");
+    assert!(silent[300 - 63..].iter().all(|line| is_open(&line)), "the last ones");
+}
