@@ -262,11 +262,7 @@ impl Service {
     }
 
     /// Waits for events, at most for `pause`, and does what they and the timers ask for.
-    fn turn(
-        &mut self,
-        events: &mut Vec<epoll::Event>,
-        pause: Option<Timespec>,
-    ) -> Result<(), ServiceError> {
+    fn turn(&mut self, events: &mut Vec<epoll::Event>, pause: Option<Timespec>) -> Result<(), ServiceError> {
         self.registry.begin(Part::Asleep);
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), pause.as_ref()) {
             Ok(_) => {}

@@ -32,8 +32,7 @@ fn forking(options: Options) -> Forking {
     block.region.store(conn.region, Ordering::Relaxed);
     block.slot.store(conn.slot, Ordering::Relaxed);
     block.holders.store(1, Ordering::SeqCst);
-    let place =
-        Parent { application: parent.welcome.application, secret: parent.welcome.secret, holder: 0 };
+    let place = Parent { application: parent.welcome.application, secret: parent.welcome.secret, holder: 0 };
     Forking { daemon, server, here, parent, place, _socket: socket }
 }
 
@@ -98,7 +97,7 @@ fn is_closed(line: &Line) -> bool {
 
 #[test]
 fn a_child_that_says_hello_after_the_ends_of_its_sibling_and_its_parent_has_its_connection() {
-    let mut all = Forking::new();
+    let all = Forking::new();
     let lines = [all.promise(1), all.promise(2)];
     let sibling = all.comes(1);
     drop(sibling);

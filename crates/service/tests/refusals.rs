@@ -6,7 +6,9 @@
 mod common;
 
 use crate::common::{App, Daemon, PATIENCE, hello};
-use control::{KernelReason, Left, Line, Parent, Reply, Request, SocketOptions, ToApplication, ToService, Unlisten};
+use control::{
+    KernelReason, Left, Line, Parent, Reply, Request, SocketOptions, ToApplication, ToService, Unlisten,
+};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketType, socket};
 use service::Options;

@@ -5,7 +5,7 @@ use control::{KernelReason, Parent, Push, Reply, Report, Request, Unlisten};
 use rustix::fd::AsFd;
 use rustix::thread::futex;
 use service::Options;
-use shm::half_flags::{FIN, OPEN, RELEASED, RESET};
+use shm::half_flags::{FIN, OPEN, RESET};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 

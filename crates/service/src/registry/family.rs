@@ -109,6 +109,7 @@ impl Family {
     }
 
     /// Holder bits of its live processes.
+    #[cfg(test)]
     pub fn holders(&self) -> u64 {
         self.holders
     }

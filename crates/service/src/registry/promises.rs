@@ -62,7 +62,9 @@ impl Registry {
 
     /// The promise is fulfilled, or another one has taken its place: nothing follows from the end of its line.
     pub fn forget_promise(&mut self, promise: Option<Promise>) {
-        promise.into_iter().for_each(|promise| drop(self.promises.remove(&promise.line)));
+        if let Some(Promise { line, .. }) = promise {
+            self.promises.remove(&line);
+        }
     }
 
     /// The processes that have promised children which may still say hello.

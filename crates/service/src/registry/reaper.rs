@@ -113,7 +113,6 @@ impl Registry {
         self.release_holders(family_id, |owner| a.descends_from(owner), 1 << a.holder, offender);
         self.wake_for_dead(&a);
         self.give_holder_back(id, a.holder);
-        // Only after that: the dead process's own bit is no promise of a child that may accept.
         self.repair_queues(&a);
         self.statistics.end(a.process);
         self.trusts.hurry(a.uid, self.now, Duration::ZERO);
@@ -169,7 +168,12 @@ impl Registry {
         let living = self.applications.values().flat_map(|a| a.ancestors.iter().copied().chain([a.id]));
         let promising = self.promising().into_iter().flat_map(|parent| self.line_of(parent));
         // The service's own region ends with the service.
-        living.chain(promising).chain(self.trusts.owners()).chain(self.owners_of_unaccepted()).chain([OWNER]).collect()
+        living
+            .chain(promising)
+            .chain(self.trusts.owners())
+            .chain(self.owners_of_unaccepted())
+            .chain([OWNER])
+            .collect()
     }
 
     fn free_contexts(&mut self, a: &Application) {

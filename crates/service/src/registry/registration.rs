@@ -93,7 +93,9 @@ impl Registry {
     /// Answers the first message on the control line with number `id`: registers the process, or notes that a child is promised.
     pub fn begin_line(&mut self, id: u32, who: Credentials, request: Request) -> Answer {
         match request {
-            _ if self.has_promise(id) => Answer::Offence("more came on the line of a promised child".to_owned()),
+            _ if self.has_promise(id) => {
+                Answer::Offence("more came on the line of a promised child".to_owned())
+            }
             Request::Expect(parent) => self.expect(id, who, parent),
             request => self.hello(id, who, request),
         }

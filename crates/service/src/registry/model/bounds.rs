@@ -7,7 +7,7 @@ use crate::registry::listen::table::Holders;
 use crate::registry::local::port_space::PortSpace;
 use crate::registry::policy::permission::LISTENERS_MOST;
 use base::Seed;
-use control::{KernelReason, Reply, Request};
+use control::{KernelReason, Reply};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketType, bind, listen, socket, sockopt};
 use std::net::{SocketAddr, TcpListener};

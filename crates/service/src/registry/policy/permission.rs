@@ -58,7 +58,8 @@ impl Registry {
             .applications
             .min(fair(who.is_administrator, self.config.max_applications));
         let has = self.applications.values().filter(|a| a.uid == who.uid).count();
-        self.policy.admits(&subject) && has + self.promised_of(who.uid) < most as usize + usize::from(is_counted)
+        self.policy.admits(&subject)
+            && has + self.promised_of(who.uid) < most as usize + usize::from(is_counted)
     }
 
     /// Charges the user at the other end of a control line. `None`: it has its share of the service's descriptors.
