@@ -1,12 +1,13 @@
 //! Children that a process promises before it forks them. However late a child says hello, and whatever ends meanwhile, it has what its parent
 //! gave it. Nothing is kept for a child that cannot come any more.
 
-use crate::common::{App, Conn, Daemon, hello, listener};
+use crate::common::{App, Conn, Daemon, PATIENCE, hello, listener};
 use control::{Line, LineError, Parent, Reply, Report, Request, ToApplication, ToService};
 use service::Options;
 use shm::half_flags::{FIN, RELEASED, RESET};
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 /// A server, and a process with a connection to it that its children inherit.
 struct Forking {
@@ -192,8 +193,8 @@ fn lines_without_a_hello_push_out_no_promised_child() {
     let line = all.promise(1);
     all.close();
     let silent: Vec<Line> = (0..70).map(|_| all.daemon.dial()).collect();
-    assert!(is_closed(&silent[0]), "the oldest makes room");
     all.settle();
+    assert!(is_closed(&silent[0]), "the oldest makes room");
     assert!(all.is_open());
     drop(line);
     all.until_closed("no process has the connection");
@@ -201,18 +202,27 @@ fn lines_without_a_hello_push_out_no_promised_child() {
 
 #[test]
 fn a_promised_child_counts_as_a_process_of_its_user() {
-    let all = forking(Options { max_applications: Some(4), ..Options::default() });
-    let lines = [all.promise(1), all.promise(2)];
-    all.daemon.until("they are heard", |_| {
+    let all = forking(Options { max_applications: Some(5), ..Options::default() });
+    let is_welcome = || {
         let line = all.daemon.dial();
         line.send(&ToService { number: 1, request: hello(None) }, &[], true).unwrap();
         let answer = line.receive::<ToApplication>(true).unwrap().message;
-        matches!(answer, ToApplication::Reply(_, Reply::Refused { .. }))
-    });
-    let children = [all.comes(1), all.comes(2)];
+        matches!(answer, ToApplication::Reply(_, Reply::Welcome(_)))
+    };
+    let lines = [1, 2, 3].map(|holder| all.promise(holder));
+    assert!(!is_welcome(), "there are two processes and three promised children");
+    let children = [1, 2].map(|holder| all.comes(holder));
+    assert!(!is_welcome(), "there are four, and one promised child");
     drop(lines);
-    assert_eq!(all.daemon.report(Report::Statistics)["applications"], 4);
+    let end = Instant::now() + PATIENCE;
+    while !is_welcome() {
+        assert!(Instant::now() < end, "the third child cannot come");
+    }
     drop(children);
+    // At its limit the service answers no question either.
+    while all.daemon.ask_by(&all.daemon.dial(), Report::Statistics).is_err() {
+        assert!(Instant::now() < end, "the processes have ended");
+    }
     all.daemon.until_applications(2);
 }
 
