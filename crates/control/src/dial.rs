@@ -91,22 +91,24 @@ impl From<DialError> for LineError {
 struct Trusted {
     own: u32,
     named: Option<u32>,
-    /// True when this user namespace maps [`OVERFLOW_UID`] to a real user.
-    maps_overflow: bool,
+    /// True when this user namespace maps [`OVERFLOW_UID`] to a real user. Asked only when that user comes up: each fork dials.
+    maps_overflow: fn() -> bool,
 }
 
 impl Trusted {
     fn here() -> Self {
         let named = variables::text(TRUST_UID_ENV).and_then(|uid| uid.trim().parse().ok());
-        let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-        let maps_overflow = maps(&map, OVERFLOW_UID);
+        let maps_overflow = || {
+            let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+            maps(&map, OVERFLOW_UID)
+        };
         let own = if variables::is_secure() { 0 } else { rustix::process::geteuid().as_raw() };
         Self { own, named, maps_overflow }
     }
 
     fn has(&self, uid: u32) -> bool {
-        let is_known = uid != OVERFLOW_UID || self.maps_overflow;
-        self.named == Some(uid) || is_known && (uid == 0 || uid == self.own)
+        let is_known = || uid != OVERFLOW_UID || (self.maps_overflow)();
+        self.named == Some(uid) || (uid == 0 || uid == self.own) && is_known()
     }
 }
 
@@ -126,7 +128,15 @@ fn maps(map: &str, uid: u32) -> bool {
 /// # Errors
 /// The kernel's errno, or the reason why the service there is not trusted.
 pub fn dial(path: &Path) -> Result<OwnedFd, DialError> {
-    dial_as(Trusted::here(), path)
+    dial_as(Trusted::here(), path, true)
+}
+
+/// As [`dial`], but fails with EAGAIN at once when as many wait for the service as may. The socket does not block.
+///
+/// # Errors
+/// As [`dial`]'s.
+pub fn dial_at_once(path: &Path) -> Result<OwnedFd, DialError> {
+    dial_as(Trusted::here(), path, false)
 }
 
 /// Checks only the folder of the socket `path`, for a caller that is about to create a socket there.
@@ -137,11 +147,14 @@ pub fn check_folder(path: &Path) -> Result<(), DialError> {
     look(Trusted::here(), path)
 }
 
-fn dial_as(trusted: Trusted, path: &Path) -> Result<OwnedFd, DialError> {
+fn dial_as(trusted: Trusted, path: &Path, waits: bool) -> Result<OwnedFd, DialError> {
     look(trusted, path)?;
-    let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    // A service that does not accept lets its queue run full.
-    set_socket_timeout(&fd, Timeout::Send, Some(PATIENCE))?;
+    let flags = if waits { SocketFlags::CLOEXEC } else { SocketFlags::CLOEXEC | SocketFlags::NONBLOCK };
+    let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    if waits {
+        // A service that does not accept lets its queue run full.
+        set_socket_timeout(&fd, Timeout::Send, Some(PATIENCE))?;
+    }
     connect(&fd, &SocketAddrUnix::new(path)?)?;
     // The credentials of the connection itself decide: the socket at the path may have been replaced since `look` checked the path.
     let uid = peer_credentials(&fd)?.uid;
@@ -218,11 +231,11 @@ mod tests {
 
     /// Trust settings of a process with the uid `own`.
     fn user(own: u32) -> Trusted {
-        Trusted { own, named: None, maps_overflow: true }
+        Trusted { own, named: None, maps_overflow: || true }
     }
 
     fn distrust(trusted: Trusted, path: &Path) -> Option<Distrust> {
-        match dial_as(trusted, path) {
+        match dial_as(trusted, path, true) {
             Ok(_) => None,
             Err(DialError::Untrusted(why)) => Some(why),
             Err(DialError::Os(e)) => panic!("{e}"),
@@ -234,11 +247,11 @@ mod tests {
         let place = place("own");
         assert_eq!(distrust(user(own()), &place.socket), None);
         assert_eq!(
-            dial_as(user(own()), &place.folder.join("none")).unwrap_err(),
+            dial_as(user(own()), &place.folder.join("none"), true).unwrap_err(),
             DialError::Os(Errno::NOENT)
         );
         assert_eq!(
-            dial_as(user(own()), &place.folder.join("none/none")).unwrap_err(),
+            dial_as(user(own()), &place.folder.join("none/none"), true).unwrap_err(),
             DialError::Os(Errno::NOENT)
         );
     }
@@ -307,7 +320,7 @@ mod tests {
             !maps("0 1000 1\n1 100000 65533\n", OVERFLOW_UID) && maps("0 1000 1\n1 100000 65534\n", 65_534)
         );
         assert!(!maps("", 0) && !maps("0 1000", 0) && !maps("x y z", 0));
-        let unknown = Trusted { maps_overflow: false, ..user(OVERFLOW_UID) };
+        let unknown = Trusted { maps_overflow: || false, ..user(OVERFLOW_UID) };
         assert!(!unknown.has(OVERFLOW_UID) && unknown.has(0) && user(OVERFLOW_UID).has(OVERFLOW_UID));
         assert!(Trusted { named: Some(OVERFLOW_UID), ..unknown }.has(OVERFLOW_UID));
         assert!(!user(1000).has(1001) && user(1000).has(0) && user(1000).has(1000));

@@ -28,7 +28,7 @@ pub use congestion::{
     CongestionAsk, CongestionName, CongestionRule, FlowEnds, FlowSelector, FlowSubject, Prefix,
 };
 pub use defer_accept::DeferAccept;
-pub use dial::{DialError, Distrust, PATIENCE, TRUST_UID_ENV, check_folder, dial};
+pub use dial::{DialError, Distrust, PATIENCE, TRUST_UID_ENV, check_folder, dial, dial_at_once};
 pub use line::{FDS_MAX, Line, LineError, MESSAGE_MAX, Received};
 pub use message::{
     CONTROL_SLOT, CoresWish, Counting, Grant, Itself, Left, Lent, POPULATED_MOST, PROTOCOL, Parent, Push,

@@ -32,7 +32,7 @@ pub enum ToApplication {
     Push(Push),
 }
 
-/// A forked child's proof of its parent's registration.
+/// A forked child's proof of its parent's registration; and the parent's own, when it promises the child.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Parent {
     /// The parent's application id.
@@ -167,6 +167,10 @@ pub enum Request {
         /// The sender's own word, and so of use to those alone that connect to its listeners: [`Reply::Look`].
         itself: Itself,
     },
+    /// First and only message on a line of its own, which is no application's: a registered process is about to fork, and has taken the holder
+    /// bit for the child. The child inherits the line and closes it when it has sent its hello. If the line ends before a hello has come with
+    /// this bit, no process can hold what the bit says: the fork has failed, or the child has ended. No reply.
+    Expect(Parent),
     /// Asks for this process's application region. Reply `Region` with the memfd and the service's eventfds: first the
     /// slow path's, then one per fast-path core.
     OpenRegion {
@@ -303,11 +307,6 @@ pub enum Request {
     /// This process has released a connection that the service also holds ([`Request::Leave`]): the service checks whether any descriptor
     /// remains. No reply.
     LetGo,
-    /// A fork has failed for which this process had taken a holder bit: the child does not hold what the bit says. No reply.
-    NoChild {
-        /// The bit's number in `SockBlock::holders`.
-        holder: u8,
-    },
     /// Asks for a region that an accept record names and that this process has not mapped. Reply `Region` with the memfd; its side is 1 if
     /// the process may be on the acceptor's side.
     Region {

@@ -53,7 +53,6 @@ macro_rules! next {
 
 next! {
     _Fork() -> libc::pid_t;
-    fork() -> libc::pid_t;
     chroot(path: *const c_char) -> c_int;
     getrlimit(resource: c_uint, limits: *mut rlimit) -> c_int;
     prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int;

@@ -174,39 +174,14 @@ pub unsafe extern "C" fn execveat(
 
 /// Copies the process without the C library's fork handlers: runs those of this library. `pid_in` interprets the result of `copy`, as fork(2)'s.
 pub fn forked<T>(copy: impl FnOnce() -> T, pid_in: impl Fn(&T) -> pid_t) -> T {
-    let with_handlers = || {
-        crate::before_fork();
-        let copied = copy();
-        if pid_in(&copied) == 0 {
-            crate::in_child();
-        } else {
-            crate::in_parent();
-        }
-        copied
-    };
-    attempt(with_handlers, &pid_in)
-}
-
-/// Forks by `copy`, which runs the fork handlers: the parent's also when there is no child.
-fn attempt<T>(copy: impl FnOnce() -> T, pid_in: impl FnOnce(&T) -> pid_t) -> T {
-    let attempt = fork::Attempt::begin();
+    crate::before_fork();
     let copied = copy();
-    // SAFETY: errno's address is valid for the calling thread.
-    let errno = unsafe { &mut *libc::__errno_location() };
-    let why = *errno;
-    attempt.end(pid_in(&copied) >= 0);
-    *errno = why;
+    if pid_in(&copied) == 0 {
+        crate::in_child();
+    } else {
+        crate::in_parent();
+    }
     copied
-}
-
-/// See fork(2). When it fails, the service hears that there is no child.
-///
-/// # Safety
-/// As C's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fork() -> pid_t {
-    // SAFETY: C's contract.
-    attempt(|| unsafe { next::fork() }, |pid| *pid)
 }
 
 /// See _Fork(3).

@@ -196,6 +196,12 @@ fn a_fork_that_fails_leaves_nothing_behind() {
     prints_the_same("no_child", 0..=0);
 }
 
+/// A debugger stops each before it has said hello, and 64 are more than there are holder bits.
+#[test]
+fn children_that_do_not_run_for_long_keep_their_connections() {
+    prints_the_same("stopped_children", 0..=0);
+}
+
 #[test]
 fn a_connections_calls_make_no_system_call() {
     let place = service();

@@ -8,11 +8,14 @@ pub(crate) mod clock;
 pub(crate) mod closing;
 pub(crate) mod control_lines;
 pub(crate) mod control_socket;
+mod ends;
 pub(crate) mod helpers;
 pub(crate) mod net_port;
 pub(crate) mod places;
 pub(crate) mod pushes;
 mod reports;
+#[cfg(test)]
+mod tests;
 pub(crate) mod turns;
 
 use crate::config::Config;
@@ -24,6 +27,7 @@ use crate::daemon::clock::Clock;
 use crate::daemon::closing::Closing;
 use crate::daemon::control_lines::{Attention, Peer};
 use crate::daemon::control_socket::Listening;
+use crate::daemon::ends::Ends;
 use crate::daemon::helpers::{Asker, Helpers, Job, Message, SERVICE};
 use crate::daemon::places::Places;
 use crate::daemon::turns::Turns;
@@ -94,6 +98,8 @@ pub struct Service {
     pub(crate) arrivals: Arrivals,
     /// The lines that have work, and whose turn it is.
     pub(crate) turns: Turns,
+    /// The lines that have ended, until that can be carried out.
+    pub(crate) ends: Ends,
     /// The reports that are being made.
     pub(crate) places: Places,
     /// When a private service ends, if no application comes.
@@ -204,6 +210,7 @@ impl Service {
             registry,
             arrivals: Arrivals::default(),
             turns: Turns::default(),
+            ends: Ends::default(),
             places: Places::default(),
             deaf_until: None,
             // The cores run already. They are heard before the first sleep; from then on they wake this thread.
@@ -245,53 +252,62 @@ impl Service {
         let mut events = Vec::with_capacity(EVENTS);
         while !self.over {
             let pause = self.pause(Instant::now());
-            self.registry.begin(Part::Asleep);
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), pause.as_ref()) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(e) => return Err(os("wait for events")(e)),
-            }
-            self.registry.set_now(Instant::now());
-            let mut has_new_lines = false;
-            for event in events.drain(..) {
-                let token = event.data.u64();
-                let part = if token == CORES { Part::Exceptions } else { Part::Requests };
-                self.registry.begin(part);
-                match (token & !u64::from(u32::MAX), token as u32) {
-                    (LINES, id) => self.line_woken(id),
-                    (WAKERS, region) => self.registry.note_unheard(region),
-                    (SHUT, id) => self.shut_line_woken(id),
-                    _ if token == LISTENING => has_new_lines = true,
-                    _ if token == CORES => self.hear_cores(),
-                    // `hear_helpers` below takes the results.
-                    _ if token == HELPERS => {}
-                    _ if token == LISTENERS => self.registry.hear_ended_listeners(),
-                    _ if token == AGENTS => self.registry.hear_agents(),
-                    _ => self.signal(),
-                }
-                self.carry_out();
-            }
-            self.serve_lines();
-            // After the lines: one whose hello has come is not closed to make room.
-            if has_new_lines {
-                self.registry.begin(Part::Requests);
-                self.accept();
-            }
-            for region in self.registry.take_unheard() {
-                self.slow_path_woken(region);
-            }
-            if self.more {
-                self.registry.begin(Part::Exceptions);
-                self.hear_cores();
-            }
-            self.hear_helpers(Instant::now());
-            self.registry.begin(Part::Timers);
-            self.timers(Instant::now());
-            self.close_lines(Instant::now());
+            self.turn(&mut events, pause)?;
         }
         self.carry_out();
         self.shut_channels();
         self.hang_up_all();
         self.carry_out();
+        Ok(())
+    }
+
+    /// Waits for events, at most for `pause`, and does what they and the timers ask for.
+    fn turn(&mut self, events: &mut Vec<epoll::Event>, pause: Option<Timespec>) -> Result<(), ServiceError> {
+        self.registry.begin(Part::Asleep);
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), pause.as_ref()) {
+            Ok(_) => {}
+            Err(Errno::INTR) => return Ok(()),
+            Err(e) => return Err(os("wait for events")(e)),
+        }
+        self.registry.set_now(Instant::now());
+        let are_all = events.len() < events.capacity();
+        let mut has_new_lines = false;
+        for event in events.drain(..) {
+            let token = event.data.u64();
+            let part = if token == CORES { Part::Exceptions } else { Part::Requests };
+            self.registry.begin(part);
+            match (token & !u64::from(u32::MAX), token as u32) {
+                (LINES, id) => self.line_woken(id),
+                (WAKERS, region) => self.registry.note_unheard(region),
+                (SHUT, id) => self.shut_line_woken(id),
+                _ if token == LISTENING => has_new_lines = true,
+                _ if token == CORES => self.hear_cores(),
+                // `hear_helpers` below takes the results.
+                _ if token == HELPERS => {}
+                _ if token == LISTENERS => self.registry.hear_ended_listeners(),
+                _ if token == AGENTS => self.registry.hear_agents(),
+                _ => self.signal(),
+            }
+            self.carry_out();
+        }
+        self.ends.events_taken(are_all);
+        self.serve_lines();
+        // After the lines: one whose hello has come is not closed to make room.
+        if has_new_lines || self.ends.wants_accept() {
+            self.registry.begin(Part::Requests);
+            self.accept();
+        }
+        for region in self.registry.take_unheard() {
+            self.slow_path_woken(region);
+        }
+        if self.more {
+            self.registry.begin(Part::Exceptions);
+            self.hear_cores();
+        }
+        self.hear_helpers(Instant::now());
+        self.registry.begin(Part::Timers);
+        self.timers(Instant::now());
+        self.close_lines(Instant::now());
         Ok(())
     }
 
@@ -316,7 +332,7 @@ impl Service {
 
     /// How long to sleep; `None` while no deadline is set.
     fn pause(&self, now: Instant) -> Option<Timespec> {
-        if self.more || !self.turns.is_empty() {
+        if self.more || !(self.turns.is_empty() && self.ends.is_empty()) {
             return Some(Timespec::default());
         }
         let deadlines = [
@@ -381,7 +397,9 @@ impl Service {
             }
             request if self.registry.is_registered(id) => self.registry.request(id, request, shown.as_ref()),
             request => {
-                let answer = self.registry.hello(id, who, request);
+                // The line of a promised child is no application's.
+                peer.asked |= matches!(request, Request::Expect(_));
+                let answer = self.registry.begin_line(id, who, request);
                 if self.registry.is_registered(id) {
                     self.leave = None;
                 }
@@ -445,11 +463,14 @@ impl Service {
         self.helpers.release(id, None, Instant::now());
         self.leave_place(peer.who.user(), id);
         self.empty_text(id, peer.who.user());
-        let was_application = self.registry.is_registered(id);
+        if let Some(turn) = peer.turn {
+            self.ends.had(turn);
+        }
+        let was_application = self.registry.is_registered(id) || self.registry.has_promise(id);
         self.depart(id, offender);
-        let has_asked = peer.asked;
+        let is_concerned = was_application || !peer.asked;
         self.closing.push(peer.into());
-        if self.registry.config().private && !self.registry.has_applications() && !has_asked {
+        if self.registry.config().private && !self.registry.has_applications() && is_concerned {
             // A line that closed without a hello: a program that only checked whether the service is up; it will connect again.
             let grace = if was_application { GRACE.0 } else { GRACE.1 };
             let at = Instant::now() + grace;

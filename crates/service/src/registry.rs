@@ -4,7 +4,7 @@
 //! before it serves another application ([`output::Output`]). Its fields are its modules' alone: the loop has functions.
 //!
 //! ```text
-//!   application, family, registration, reaper    applications and their families, requests, deaths
+//!   application, family, registration, promises, reaper    applications and their families, requests, deaths
 //!   listen    accept queues                                  memory    regions and their slots
 //!   local     connections within this host                   policy    what each user may do
 //!   tcp       connections over the port                      process   what the kernel says of processes
@@ -32,6 +32,7 @@ mod model;
 pub(crate) mod output;
 pub mod policy;
 pub(crate) mod process;
+pub(crate) mod promises;
 pub(crate) mod reaper;
 pub(crate) mod registration;
 pub(crate) mod relay;
@@ -66,6 +67,7 @@ use crate::registry::policy::buckets::Buckets;
 use crate::registry::policy::rates::Rates;
 use crate::registry::process::descriptors::Descriptors;
 use crate::registry::process::fd_liveness::Watched;
+use crate::registry::promises::Promised;
 use crate::registry::report::profile_switch::Counting;
 use crate::registry::report::statistics::{Process, Statistics};
 use crate::registry::scaling::Scaling;
@@ -160,6 +162,8 @@ pub struct Registry {
     applications: HashMap<u32, Application>,
     /// Families, by the id of their root process.
     families: HashMap<u32, Family>,
+    /// Control lines that stand for children which have not said hello, by their numbers.
+    promises: HashMap<u32, Promised>,
     /// Application regions by id.
     regions: HashMap<u32, AppRegion>,
     /// Regions that two processes share.
@@ -219,7 +223,7 @@ struct Sweep {
 #[derive(Debug, Default)]
 struct Timers {
     sweep: Option<Sweep>,
-    /// When to look again for descriptors that no process has, and for ghosts that have waited long enough.
+    /// When to look again for what no live process holds.
     reap: Option<Instant>,
     /// When it last looked.
     reaped: Option<Instant>,
@@ -262,6 +266,7 @@ impl Registry {
             config,
             applications: HashMap::new(),
             families: HashMap::new(),
+            promises: HashMap::new(),
             regions: HashMap::new(),
             pairs: Pairs::default(),
             listeners: Listeners::new(watched.listeners),

@@ -15,6 +15,7 @@ mod hostile_holder;
 mod killed;
 mod moving;
 mod policy;
+mod promises;
 mod reports;
 mod same_host;
 mod shares;

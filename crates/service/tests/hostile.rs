@@ -3,7 +3,7 @@
 use crate::common::{App, Conn, Daemon, PATIENCE, hello, listener};
 use crate::hostile_holder::scribble_queue;
 use base::Seed;
-use control::{Line, LineError, Report, Request, SocketOptions, ToApplication, ToService, Unlisten};
+use control::{Line, LineError, Parent, Report, Request, SocketOptions, ToApplication, ToService, Unlisten};
 use rustix::fd::AsFd;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, send, socketpair};
 use service::{Options, Sharing};
@@ -147,6 +147,7 @@ fn rampage(daemon: &Daemon, seed: u64) {
     let me = hostile.welcome.application;
     let (own_socket, own_address) = listener();
     victim.listen(&own_socket, 100);
+    let mut lines = Vec::new();
     let _conns: Vec<Conn> = (0..3).filter_map(|_| victim.try_connect(address).ok()).collect();
     let _mine: Vec<Conn> = (0..3).filter_map(|_| hostile.try_connect(own_address).ok()).collect();
     let end = Instant::now() + Duration::from_millis(150);
@@ -167,7 +168,17 @@ fn rampage(daemon: &Daemon, seed: u64) {
             continue;
         }
         let request = match rng.below(11) {
-            10 => Request::NoChild { holder: rng.below(256) as u8 },
+            10 => {
+                // Children that never come, of this process and of others.
+                let welcome = &hostile.welcome;
+                let application = if rng.chance(500_000) { me } else { rng.below(8) as u32 };
+                let promised = Parent { application, secret: welcome.secret, holder: rng.below(256) as u8 };
+                lines.push(daemon.dial());
+                let said = ToService { number: 0, request: Request::Expect(promised) };
+                let _ = lines[lines.len() - 1].send(&said, &[], false);
+                lines.drain(..lines.len().saturating_sub(32));
+                continue;
+            }
             9 => Request::Take { queue: rng.below(8) as u32, grant: rng.below(1 << 17) as u32 },
             8 => Request::QueueWaker {
                 queue: rng.below(8) as u32,

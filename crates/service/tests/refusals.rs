@@ -6,7 +6,9 @@
 mod common;
 
 use crate::common::{App, Daemon, PATIENCE, hello};
-use control::{KernelReason, Left, Line, Reply, Request, SocketOptions, ToApplication, ToService, Unlisten};
+use control::{
+    KernelReason, Left, Line, Parent, Reply, Request, SocketOptions, ToApplication, ToService, Unlisten,
+};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketType, socket};
 use service::Options;
@@ -106,7 +108,7 @@ fn table() -> Vec<Row> {
         ("want port", Request::WantPort { at }, || vec![bound()]),
         ("let go", Request::LetGo, || vec![file()]),
         ("fell back", Request::FellBack { reason: KernelReason::NoListener, inode: 1 }, || vec![tcp()]),
-        ("no child", Request::NoChild { holder: 1 }, || vec![file()]),
+        ("expect", Request::Expect(Parent { application: 1, secret: 1, holder: 1 }), || vec![file()]),
         ("take", Request::Take { queue: 1, grant: 1 }, || vec![tcp()]),
         ("a second hello", hello(None), || vec![tcp()]),
     ]

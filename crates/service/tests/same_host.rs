@@ -5,7 +5,7 @@ use control::{KernelReason, Parent, Push, Reply, Report, Request, Unlisten};
 use rustix::fd::AsFd;
 use rustix::thread::futex;
 use service::Options;
-use shm::half_flags::{FIN, OPEN, RELEASED, RESET};
+use shm::half_flags::{FIN, OPEN, RESET};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -246,39 +246,6 @@ fn a_parent_that_accepts_nothing_is_told_nothing_of_its_childs_clients() {
     // What was pushed to the parent came before this answer.
     assert!(matches!(parent.ask(Request::Info { region: 0, slot: 0 }).0, Reply::Refused { .. }));
     assert!(parent.pushes.is_empty(), "{:?}", parent.pushes);
-}
-
-#[test]
-fn a_child_that_says_hello_after_its_parent_died_finds_its_sockets_open() {
-    let daemon = daemon();
-    let parent = App::new(&daemon);
-    let (mut parent, mut server) = (parent, App::new(&daemon));
-    let (socket, address) = listener();
-    let queue = server.listen(&socket, 8);
-    let conn = parent.connect(address);
-    let (here, _) = server.accept_wait(queue);
-    let held = |parent: &App, conn: &Conn| {
-        let block = parent.region.sock(5).unwrap();
-        block.region.store(conn.region, Ordering::Relaxed);
-        block.slot.store(conn.slot, Ordering::Relaxed);
-        block.holders.store(0b101, Ordering::SeqCst);
-    };
-    held(&parent, &conn);
-    let mut childless = App::new(&daemon);
-    let other = childless.connect(address);
-    let (there, _) = server.accept_wait(queue);
-    held(&childless, &other);
-    let place = Parent { application: parent.welcome.application, secret: parent.welcome.secret, holder: 2 };
-    drop(parent);
-    assert_eq!(server.peer_flags(&here) & (FIN | RESET | RELEASED), 0);
-    let child = App::with(&daemon, Some(place), 3);
-    // Another process dies after that, and no child of it says hello: when its time is over, so is the first one's.
-    drop(childless);
-    server.until("the childless one's socket is closed", |s| s.peer_flags(&there) & FIN != 0);
-    daemon.until("still open", |s| s.iter().filter(|s| s["kind"] == "pair").count() >= 2);
-    assert_eq!(server.peer_flags(&here) & (FIN | RESET | RELEASED), 0);
-    drop(child);
-    server.until("closed with the child", |s| s.peer_flags(&here) & FIN != 0);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::sys::signal::Deferred;
 use crate::sys::{self, cycle_account};
 use crate::{config, detached};
 use control::{
-    LineError, POPULATED_MOST, Push, Received, RegionInfo, Reply, Request, ToApplication, ToService, Welcome,
+    LineError, POPULATED_MOST, Parent, Push, Received, RegionInfo, Reply, Request, ToApplication, ToService, Welcome,
 };
 use cycles::Section;
 use endpoint::region::Mapped;
@@ -533,6 +533,11 @@ impl Client {
     /// The control socket's descriptor, which sleeping threads watch.
     pub fn control(&self) -> RawFd {
         self.control
+    }
+
+    /// What proves a child's descent from this process, with the holder bit that the child has.
+    pub fn as_parent(&self, holder: u8) -> Parent {
+        Parent { application: self.welcome.application, secret: self.welcome.secret, holder }
     }
 
     /// In a forked child: closes our copy of the parent's line. Its `Client` is never dropped here.

@@ -4,6 +4,7 @@
 //! ```text
 //!   client        the registration: control line, regions, what the service pushes, its death
 //!   current       the registration that this process uses      registration   how it is made
+//!   promise       a child that is about to be forked
 //!   rpc           requests and answers on the control line     config, log    settings from the environment, lines for the user
 //!   connect       what both ends of a connection keep          direct         connections without a request
 //!   accept_queue  one listening socket's queue                 accept         from a grant of the queue to a connection
@@ -39,6 +40,7 @@ mod old_libc;
 mod overdue;
 pub mod pid_namespace;
 pub mod presented;
+pub mod promise;
 mod registration;
 pub mod reserved;
 pub mod rpc;

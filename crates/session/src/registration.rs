@@ -4,13 +4,13 @@
 use crate::client::open;
 use crate::host::HOST;
 use crate::log::{Level, log};
-use crate::reserved::{Internal, claim, unclaim};
+use crate::reserved::{Internal, claim, note, unclaim};
 use crate::rpc::{Exchange, say_hello};
 use crate::sys;
 use crate::{Client, detached};
-use control::{Line, LineError, PATIENCE, Parent, Push, Reply, Request, Welcome};
+use control::{Line, LineError, PATIENCE, Push, Reply, Request, Welcome};
 use endpoint::region::Mapped;
-use rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use rustix::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::process::{Resource, getrlimit};
@@ -45,29 +45,30 @@ impl Announced {
     }
 
     /// Says hello as a forked child, with the parent's registration and the holder bit that it has promised. Allocates nothing: each
-    /// touched page would be copied, and most children call exec at once. The new line replaces our copy of the parent's: while that is
-    /// open the service does not notice the parent's death, which it must not notice before it knows this child.
+    /// touched page would be copied, and most children call exec at once. The new line takes the number of our copy of the parent's.
     pub fn as_child(parent: &Client, holder: u8) -> Result<Self, LineError> {
         let Client { control, name, .. } = parent;
-        let Welcome { application, secret, .. } = parent.welcome;
-        let hello = || say_hello(name.clone(), Some(Parent { application, secret, holder }));
+        let hello = || say_hello(name.clone(), Some(parent.as_parent(holder)));
+        let mut has_copy = true;
         let said = hello().or_else(|e| match e {
-            // No descriptor is free but the one that the parent keeps for such a time.
+            // No number is free but that of the copy. The service keeps what the child holds by its promise, even if the parent has ended.
             LineError::Os(Errno::MFILE) => {
-                // Not waited for: a parent's thread that holds this lock does not exist here.
-                if let Ok(mut exchange) = parent.exchange.try_lock() {
-                    exchange.give_room();
-                }
+                parent.hang_up();
+                has_copy = false;
                 hello()
             }
             e => Err(e),
         });
         let said = said.and_then(|(line, number)| {
-            sys::dup3(line.as_fd().as_raw_fd(), *control, libc::O_CLOEXEC)?;
+            move_to(line, *control)?;
             Ok(number)
         });
-        // Without a line of its own the child closes its copy of the parent's.
-        let number = said.inspect_err(|_| parent.hang_up())?;
+        // Without a line of its own the child closes the copy, too.
+        let number = said.inspect_err(|_| {
+            if has_copy {
+                parent.hang_up();
+            }
+        })?;
         let line = Line::new(sys::own(*control));
         Ok(Self { exchange: Exchange::new(line, number), control: *control, name: name.clone(), holder })
     }
@@ -114,6 +115,18 @@ impl Announced {
         client.dead.store(parent.dead.load(Ordering::Relaxed), Ordering::Relaxed);
         Arc::new(client)
     }
+}
+
+/// Gives a line that descriptor number, in place of what has it.
+fn move_to(line: Line, number: RawFd) -> Result<(), Errno> {
+    let fd = OwnedFd::from(line);
+    if fd.as_raw_fd() == number {
+        let _ = fd.into_raw_fd();
+    } else {
+        sys::dup3(fd.as_raw_fd(), number, libc::O_CLOEXEC)?;
+    }
+    note(number);
+    Ok(())
 }
 
 fn command_name() -> Arc<str> {

@@ -93,7 +93,6 @@ impl Exchange {
                 | Request::QueueWaker { .. }
                 | Request::SetOptions { .. }
                 | Request::Closed { .. }
-                | Request::NoChild { .. }
                 | Request::LetGo
         );
         if is_due && self.unsaid.len() < UNSAID_MOST {
@@ -261,4 +260,11 @@ pub fn say_hello(name: Arc<str>, parent: Option<Parent>) -> Result<(Line, u32), 
     let itself = crate::pid_namespace::itself();
     exchange.send(Request::Hello { protocol: PROTOCOL, layout: shm::VERSION, name, parent, itself }, None)?;
     Ok((exchange.line, exchange.number))
+}
+
+/// Says on a new line that a child of that parent is about to come. Waits for nothing, and fails where it would have to.
+pub fn say_expect(parent: Parent) -> Result<OwnedFd, LineError> {
+    let line = Line::new(control::dial_at_once(crate::config::control_path())?);
+    line.send(&ToService { number: 0, request: Request::Expect(parent) }, &[], false)?;
+    Ok(line.into())
 }

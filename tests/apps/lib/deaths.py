@@ -140,6 +140,22 @@ def killed_server_with_many(w):
     require("ended 200" in client.succeed(HANG_S), client.output())
 
 
+def slow_children(w):
+    """A child that does not run for 0.8 s answers the client for which it was forked, whatever its relatives do."""
+    port, connections = free_port(), 12
+    command = [*PYTHON, PEERS / "slow_child.py"]
+    server = w.start("server", [*command, "serve", w.way.listen, port, connections], accelerated=w.way.server, launcher=False)
+    w.until_listening(server, port, w.way.server)
+    whole = int(w.ask("client", [*command, "ask", w.way.target, port, connections], launcher=False))
+    require(whole == connections, f"{whole} of {connections} answers were whole")
+    require(server.wait(HANG_S) == 0, f"the server ended with status {server.popen.returncode}")
+    w.prove_way(connections)
+
+
+for way_name in ("pair", "relay"):
+    add(f"{way_name}.slow_children", slow_children, WAYS[way_name])
+
+
 # The service.
 
 

@@ -60,7 +60,7 @@ impl Service {
         asker: Asker,
     ) -> Result<Report, Box<Answer>> {
         let refused = |errno, why| Err(Box::new(Answer::refused(errno, why)));
-        if !self.registry.admits(who) {
+        if !self.registry.admits(who, false) {
             return refused(Errno::ACCESS, "the service's policy does not admit this user");
         }
         if report == LOOK || !changes_service(&report) {

@@ -5,11 +5,11 @@ use crate::registry::registration::User;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Lines a second of one user, in the long run: more than programs can make that say hello, also where a server forks for each connection. A child whose
-/// line is closed loses the connections that it has inherited.
-const RATE: u32 = 5000;
+/// Lines a second of one user, in the long run: more than programs can make that say hello, also where a server forks for each connection, which makes two
+/// for each. A child whose line is closed loses the connections that it has inherited.
+const RATE: u32 = 10_000;
 /// So many more at once: thousands of programs that start together are all served.
-const BURST: u32 = 10_000;
+const BURST: u32 = 20_000;
 const EACH: Duration = Duration::from_nanos(1_000_000_000 / RATE as u64);
 /// Users remembered, beside those that are ahead of their rate now.
 const KEPT: usize = 64;

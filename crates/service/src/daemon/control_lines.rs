@@ -43,8 +43,10 @@ pub struct Peer {
     pub line: Arc<Line>,
     /// The process at the other end (`SO_PEERCRED`).
     pub who: Credentials,
-    /// It has asked for a report: it is a command-line tool, not an application.
+    /// It has asked for a report, or a child was promised on it: it is a command-line tool's or that child's, not an application's.
     pub asked: bool,
+    /// The turn that it waits for, while it has not said hello: see `ends`.
+    pub turn: Option<u64>,
     /// What the control loop hears of it.
     pub attention: Attention,
     /// A message that a helper has received, or that waits until the last answer is read.
@@ -85,6 +87,7 @@ impl Peer {
             line,
             who,
             asked: false,
+            turn: None,
             attention: Attention::Messages,
             ready: None,
             report: None,
@@ -131,10 +134,15 @@ pub enum Asked {
 impl Service {
     /// Accepts the lines that wait, as far as the time of a turn goes.
     pub(crate) fn accept(&mut self) {
+        // Ends go on: they free descriptors.
+        if self.deaf_until.is_some() {
+            return self.ends.none_waits();
+        }
         let begin = Instant::now();
         let mut at = begin;
         while at.saturating_duration_since(begin) < ACCEPTING {
-            let Some(user) = self.accept_one(at) else { return };
+            let Some(user) = self.accept_one(at) else { return self.ends.none_waits() };
+            self.ends.line_accepted();
             let now = Instant::now();
             self.turns.spent_for_messages(user, now.saturating_duration_since(at));
             at = now;
@@ -201,17 +209,23 @@ impl Service {
         self.closing.push(Closing::new(fd, who.user(), charge));
     }
 
-    /// Closes the oldest unregistered line of a user that has as many as it may, so that its new line can be served.
+    /// Closes the oldest lines of a user that say no hello, so that with its new line it has as many as it may. A line that still has its turn
+    /// may have said one.
     fn make_room(&mut self, who: Credentials) {
         let most = self.registry.unfinished_hellos_most(who);
-        let is_unfinished =
-            |(id, peer): &(&u32, &Peer)| peer.who.user() == who.user() && !self.registry.is_registered(**id);
-        let unfinished = || self.peers.iter().filter(is_unfinished).map(|(id, _)| *id);
-        if unfinished().count() < most {
+        // One that stands for a child is no unfinished hello, however long the child is stopped: it counts as a process.
+        let is_known = |id: u32| self.registry.is_registered(id) || self.registry.has_promise(id);
+        let is_unfinished = |(id, peer): &(&u32, &Peer)| {
+            peer.who.user() == who.user() && peer.turn.is_none() && !is_known(**id)
+        };
+        let mut unfinished: Vec<u32> = self.peers.iter().filter(is_unfinished).map(|(id, _)| *id).collect();
+        let surplus = (unfinished.len() + 1).saturating_sub(most);
+        if surplus == 0 {
             return;
         }
-        // Ids rise until 2^32 lines were accepted, so the least id is the oldest line.
-        if let Some(oldest) = unfinished().min() {
+        // Ids rise until 2^32 lines were accepted, so the least ids are the oldest lines.
+        unfinished.sort_unstable();
+        for oldest in unfinished.into_iter().take(surplus) {
             let (limit, now) = self.registry.log_limit();
             log_for!(
                 limit,
@@ -233,6 +247,8 @@ impl Service {
         let token = LINES | u64::from(id);
         if self.watch(line.as_fd(), token, Attention::Messages.flags()).is_ok() {
             self.peers.insert(id, Peer::new(line, who, charge));
+            // Its hello is mostly there already.
+            self.line_woken(id);
         } else {
             self.closing.push(Peer::new(line, who, charge).into());
         }
@@ -269,7 +285,11 @@ impl Service {
 
     /// An event of a line: it takes its turn.
     pub(crate) fn line_woken(&mut self, id: u32) {
-        if let Some(peer) = self.peers.get(&id) {
+        let is_registered = self.registry.is_registered(id);
+        if let Some(peer) = self.peers.get_mut(&id) {
+            if !is_registered {
+                peer.turn.get_or_insert_with(|| self.ends.wait());
+            }
             self.turns.add(peer.who.user(), id, Kind::Message);
         }
     }
@@ -278,7 +298,7 @@ impl Service {
     pub(crate) fn serve_lines(&mut self) {
         let begin = Instant::now();
         let mut at = begin;
-        while let Some((user, id)) = self.turns.next() {
+        while let Some((user, id)) = self.next_turn() {
             self.registry.begin(Part::Requests);
             self.registry.set_now(at);
             self.serve_line(id);
@@ -292,9 +312,23 @@ impl Service {
         }
     }
 
+    /// The line that is served next, and its user. Ends that are due take their turns among the pieces.
+    fn next_turn(&mut self) -> Option<(User, u32)> {
+        while let Some(id) = self.ends.next() {
+            if let Some(peer) = self.peers.get_mut(&id) {
+                peer.ready = Some(Err(LineError::Closed));
+                self.turns.add(peer.who.user(), id, Kind::Piece);
+            }
+        }
+        self.turns.next()
+    }
+
     /// Does the next piece of a line's work: a message, or a part of a report.
     fn serve_line(&mut self, id: u32) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
+        if let Some(turn) = peer.turn.take() {
+            self.ends.had(turn);
+        }
         let is_being_made = matches!(peer.report, Some((_, Asked::Made(_))));
         let attention = peer.attention;
         match attention {
@@ -354,14 +388,10 @@ impl Service {
         }
     }
 
-    /// A line has ended, and all its messages are read. What follows takes long, and a hello that has come must not wait for the ends of a
-    /// hundred relatives: it takes its turn among the pieces.
+    /// A line has ended, and all its messages are read: nothing more is heard of it until that is carried out.
     fn end_later(&mut self, id: u32) {
         self.attend(id, Attention::Nothing);
-        if let Some(peer) = self.peers.get_mut(&id) {
-            peer.ready = Some(Err(LineError::Closed));
-            self.turns.add(peer.who.user(), id, Kind::Piece);
-        }
+        self.ends.add(id);
     }
 
     /// Has a helper receive a message with descriptors. Nothing else is read from that line until the helper has answered.

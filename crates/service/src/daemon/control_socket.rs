@@ -17,7 +17,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt}
 use std::path::{Path, PathBuf};
 
 /// Most connections to the control socket that wait to be accepted.
-const BACKLOG: i32 = 512;
+pub const BACKLOG: i32 = 512;
 
 /// The listening control socket. Dropping it removes the path, if the socket there is still its own.
 #[derive(Debug)]

@@ -69,9 +69,9 @@ impl Registry {
         self.applications.contains_key(&application)
     }
 
-    /// True when a process is registered.
+    /// True when a process is registered, or a child of one may still say hello.
     pub fn has_applications(&self) -> bool {
-        !self.applications.is_empty()
+        !(self.applications.is_empty() && self.promises.is_empty())
     }
 
     /// True when a program that has just been started may yet ask for a connection or listener that was left with the service.

@@ -1,10 +1,10 @@
 //! A process and all its descendants by fork: they share regions, context numbers and holder bits.
 
 use crate::registry::process::descriptors::Charge;
+use control::Parent;
 use rustix::fd::OwnedFd;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Most processes of a family at once: each has one bit in `SockBlock::holders`; the last bit is `shm::TRUST`.
 pub const HOLDERS: u8 = 63;
@@ -29,32 +29,22 @@ impl Context {
     }
 }
 
-/// A process of a family: alive, or dead while it may have children that have not said hello.
+/// A process of a family: alive, or dead while something still refers to it.
 #[derive(Debug)]
 pub struct Member {
     /// Random number that a forked child shows to prove its descent.
     pub secret: u64,
     /// Ids of its ancestors, the root first.
     pub ancestors: Vec<u32>,
-    ghost: Option<Ghost>,
 }
 
-/// A dead process with holder bits of no known process in its sockets: a forked child may be about to say hello.
-#[derive(Clone, Copy, Debug)]
-struct Ghost {
-    /// The service waits for the child until then.
-    until: Instant,
-    /// The unknown bits that are left.
-    bits: u64,
-}
-
-/// What became of a family's dead processes.
-#[derive(Debug)]
-pub struct Ghosts {
-    /// When the first that is waited for has waited long enough.
-    pub next: Option<Instant>,
-    /// The bits that were waited for in vain.
-    pub expired: u64,
+/// A child that a process is about to fork, or has forked, and that has not said hello.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Promise {
+    /// Number of the control line that ends when no process can be that child any more.
+    pub line: u32,
+    /// Id of the process that promises the child. It may have ended since.
+    pub parent: u32,
 }
 
 /// The processes of a family, and what they share.
@@ -64,23 +54,18 @@ pub struct Family {
     contexts: HashMap<u32, Context>,
     /// Holder bits of its live processes.
     holders: u64,
-    /// Live processes, and dead ones with children that may still say hello, by id.
+    /// Live processes, and dead ones to which something still refers, by id.
     members: HashMap<u32, Member>,
+    /// Promised children, by their holder bits: none of a live process.
+    promises: BTreeMap<u8, Promise>,
 }
 
 impl Family {
-    /// Adds a process with its holder bit.
-    pub fn join(&mut self, id: u32, holder: u8, secret: u64, ancestors: Vec<u32>) {
+    /// Adds a process with its holder bit. Returns the promise that this fulfils.
+    pub fn join(&mut self, id: u32, holder: u8, secret: u64, ancestors: Vec<u32>) -> Option<Promise> {
         self.holders |= 1 << holder;
-        self.waits_no_more(holder);
-        self.members.insert(id, Member { secret, ancestors, ghost: None });
-    }
-
-    /// The bit may have been an unknown one that a dead process waited for: now it is known which process has it, or that none has.
-    pub fn waits_no_more(&mut self, holder: u8) {
-        for ghost in self.members.values_mut().filter_map(|member| member.ghost.as_mut()) {
-            ghost.bits &= !(1 << holder);
-        }
+        self.members.insert(id, Member { secret, ancestors });
+        self.promises.remove(&holder)
     }
 
     /// A process with that holder bit has died.
@@ -88,31 +73,43 @@ impl Family {
         self.holders &= !(1 << holder);
     }
 
-    /// The family waits until then for children of a dead process that have these holder bits.
-    pub fn wait_for_children(&mut self, id: u32, until: Instant, bits: u64) {
-        if let Some(member) = self.members.get_mut(&id).filter(|_| bits != 0) {
-            member.ghost = Some(Ghost { until, bits });
-        }
+    /// A child is promised that holder bit, which is free. Returns the promise of the same bit that this one replaces.
+    pub fn promise(&mut self, holder: u8, promise: Promise) -> Option<Promise> {
+        self.promises.insert(holder, promise)
     }
 
-    /// Ends the waiting for children that have all said hello, or have not in time.
-    pub fn settle_ghosts(&mut self, now: Instant) -> Ghosts {
-        let mut all = Ghosts { next: None, expired: 0 };
-        for member in self.members.values_mut() {
-            match member.ghost {
-                Some(Ghost { bits: 0, .. }) => member.ghost = None,
-                Some(Ghost { until, bits }) if until <= now => {
-                    all.expired |= bits & !self.holders;
-                    member.ghost = None;
-                }
-                Some(Ghost { until, .. }) => all.next = Some(all.next.map_or(until, |next| next.min(until))),
-                None => {}
-            }
-        }
-        all
+    /// No process can fulfil the promise on that line any more. Returns its holder bit, and the promise.
+    pub fn take_promise(&mut self, line: u32) -> Option<(u8, Promise)> {
+        let holder = self.promises().find(|(_, promise)| promise.line == line)?.0;
+        self.promises.remove_entry(&holder)
+    }
+
+    /// The promised children that have not said hello.
+    pub fn promises(&self) -> impl Iterator<Item = (u8, Promise)> {
+        self.promises.iter().map(|(holder, promise)| (*holder, *promise))
+    }
+
+    /// True when `parent` is a process of the family, as its secret shows, and the number is that of a holder bit.
+    pub fn is_parent(&self, parent: Parent) -> bool {
+        let is_its = |member: &Member| member.secret == parent.secret;
+        self.members.get(&parent.application).is_some_and(is_its) && parent.holder < HOLDERS
+    }
+
+    /// True when a child that has not said hello is promised by that process or by a descendant of it.
+    pub fn expects_heir_of(&self, id: u32) -> bool {
+        let descends = |parent: u32| {
+            parent == id || self.members.get(&parent).is_some_and(|member| member.ancestors.contains(&id))
+        };
+        self.promises.values().any(|promise| descends(promise.parent))
+    }
+
+    /// True when a process of the family lives, or a child of one may still say hello.
+    pub fn has_life(&self) -> bool {
+        self.holders != 0 || !self.promises.is_empty()
     }
 
     /// Holder bits of its live processes.
+    #[cfg(test)]
     pub fn holders(&self) -> u64 {
         self.holders
     }
@@ -124,7 +121,7 @@ impl Family {
 
     /// True when holder bits run short: a forked child without one could not use the connections that its parent accepted.
     pub fn is_crowded(&self) -> bool {
-        self.holders.count_ones() + HOLDERS_SPARE >= u32::from(HOLDERS)
+        self.holders.count_ones() + self.promises.len() as u32 + HOLDERS_SPARE >= u32::from(HOLDERS)
     }
 
     /// A process of the family, dead or alive.
@@ -137,14 +134,11 @@ impl Family {
         self.members.keys().copied()
     }
 
-    /// The dead processes with children that may still say hello.
-    pub fn ghosts(&self) -> impl Iterator<Item = (u32, &Member)> {
-        self.members.iter().filter(|(_, member)| member.ghost.is_some()).map(|(id, member)| (*id, member))
-    }
-
-    /// Forgets the processes that are not kept and have no children that may still say hello.
+    /// Forgets the processes that are not kept and have promised no child that may still say hello.
     pub fn forget_members(&mut self, is_kept: impl Fn(u32) -> bool) {
-        self.members.retain(|id, member| member.ghost.is_some() || is_kept(*id));
+        let Self { members, promises, .. } = self;
+        let has_promised = |id: u32| promises.values().any(|promise| promise.parent == id);
+        members.retain(|id, _| is_kept(*id) || has_promised(*id));
     }
 
     /// The context of that number.

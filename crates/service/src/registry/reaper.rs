@@ -19,11 +19,7 @@ use shm::sock_state::HELD;
 use shm::{Half, MOVED, Side, SockBlock, TRUST, TRUST_CONTEXT};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
-
-/// How long the sockets of a dead process wait for a forked child that has not said hello. A child does that first of all, and a dead
-/// process's sockets must be free within a second.
-const GHOST: Duration = Duration::from_millis(500);
+use std::time::Duration;
 
 /// The connection that a socket block names. Hostile.
 #[derive(Clone, Copy, Debug)]
@@ -95,25 +91,8 @@ impl Registry {
         Answer::Silent
     }
 
-    /// Answers `Request::NoChild`: closes what only a child held that does not exist.
-    pub fn no_child(&mut self, id: u32, holder: u8) -> Answer {
-        let family_id = self.family_of(id).unwrap_or_default();
-        let is_free = self.families.get(&family_id).is_some_and(|family| family.is_free(holder));
-        if !is_free || self.taken_holders(id) & 1 << holder == 0 {
-            return Answer::Offence("it gave up a holder bit that it had not taken for a child".to_owned());
-        }
-        self.families.get_mut(&family_id).into_iter().for_each(|family| family.waits_no_more(holder));
-        let line: HashSet<u32> = self.line_of(id).collect();
-        self.release_holders(family_id, |owner| line.contains(&owner), 1 << holder, false);
-        // The process may have closed what the service holds, too.
-        self.trusts.changed = true;
-        self.hurry_round(id);
-        // Only after the bit is out of every block: a parent gives it to its next child at once.
-        self.give_holder_back(id, holder);
-        Answer::Silent
-    }
-
-    fn give_holder_back(&self, id: u32, holder: u8) {
+    /// The holder bit is free for the next child. Only after the bit is out of every block: a parent gives it to its next child at once.
+    pub fn give_holder_back(&self, id: u32, holder: u8) {
         if let Some(header) = self.oldest_region(id).map(|r| r.memory.region().header()) {
             header.holders_taken.fetch_and(!(1 << holder), Ordering::AcqRel);
         }
@@ -121,6 +100,7 @@ impl Registry {
 
     /// A process has ended, or is detached for misbehaviour (`offender`): closes everything that no other process holds.
     pub fn depart(&mut self, id: u32, offender: bool) {
+        self.break_promise(id, false);
         self.count_direct();
         let Some(a) = self.applications.remove(&id) else { return };
         tracing::debug!(application = id, pid = %a.process.number, offender, "left");
@@ -130,27 +110,17 @@ impl Registry {
             family.leave(a.holder);
         }
         // Blocks with its bit or with one of its children are in its own region or in an ancestor's: its relatives may have very many others.
-        let in_blocks =
-            self.release_holders(family_id, |owner| a.descends_from(owner), 1 << a.holder, offender);
+        self.release_holders(family_id, |owner| a.descends_from(owner), 1 << a.holder, offender);
         self.wake_for_dead(&a);
         self.give_holder_back(id, a.holder);
-        let unknown = in_blocks | self.promised_holders(id);
-        // Only after that: the dead process's own bit is no promise of a child that may accept.
         self.repair_queues(&a);
         self.statistics.end(a.process);
         self.trusts.hurry(a.uid, self.now, Duration::ZERO);
-        // Unknown holder bits are left: a child forked just before may be about to say hello.
-        if let Some(family) = self.families.get_mut(&family_id).filter(|_| !offender) {
-            family.wait_for_children(id, self.now + GHOST, unknown);
+        if offender {
+            self.break_promises_of(id, family_id);
         }
         self.reap(offender);
         self.reap_on_time();
-    }
-
-    /// Holder bits that processes of the family have taken for children before they forked, and that no live process has. Hostile.
-    pub fn promised_holders(&self, id: u32) -> u64 {
-        let family = self.family_of(id).and_then(|family| self.families.get(&family));
-        self.taken_holders(id) & !family.map_or(0, Family::holders)
     }
 
     /// Holder bits that processes of the family have taken: each its own, and before it forks the child's. Hostile.
@@ -159,27 +129,16 @@ impl Registry {
         header.map_or(0, |header| header.holders_taken.load(Ordering::Acquire)) & !TRUST
     }
 
-    /// Ends everything that no live process holds. Returns when to look again.
-    pub fn reap(&mut self, offender: bool) -> Option<Instant> {
-        let now = self.now;
-        let (mut next, mut over, mut expired) = (None, Vec::new(), Vec::new());
+    /// Ends everything that no live process holds.
+    pub fn reap(&mut self, offender: bool) {
         // The service must find the family of a connection that another holder of a socket may accept.
         let awaited: HashSet<u32> =
             self.owners_of_unaccepted().into_iter().filter_map(|owner| self.family_of(owner)).collect();
-        for (id, family) in &mut self.families {
-            let ghosts = family.settle_ghosts(now);
-            let waits = self.trusts.has_family(*id) || awaited.contains(id) || ghosts.next.is_some();
-            next = next.into_iter().chain(ghosts.next).min();
-            if ghosts.expired != 0 {
-                expired.push((*id, ghosts.expired));
-            }
-            if family.holders() == 0 && !waits {
-                over.push(*id);
-            }
-        }
-        for (family, bits) in expired.into_iter().chain(over.iter().map(|f| (*f, u64::MAX))) {
-            self.release_holders(family, |_| true, bits, offender);
-        }
+        let is_over = |(id, family): &(&u32, &Family)| {
+            !(family.has_life() || self.trusts.has_family(**id) || awaited.contains(*id))
+        };
+        let over: Vec<u32> = self.families.iter().filter(is_over).map(|(id, _)| *id).collect();
+        over.iter().for_each(|family| self.release_holders(*family, |_| true, u64::MAX, offender));
         let held = self.held();
         self.end_sides(&held, offender);
         let gone: Vec<u32> =
@@ -187,7 +146,6 @@ impl Registry {
         gone.into_iter().for_each(|id| self.drop_region(id, offender));
         over.iter().for_each(|id| drop(self.families.remove(id)));
         self.forget_members();
-        next
     }
 
     /// Forgets dead processes that nothing refers to. A server that forks for each connection has very many of them.
@@ -202,14 +160,18 @@ impl Registry {
         }
     }
 
-    /// Processes that must count as alive: those that live, their ancestors, those that may have unknown children, and owners of
-    /// connections that were left with the service.
+    /// Processes that must count as alive: those that live, those that have promised children which may still say hello, their ancestors, and
+    /// owners of connections that were left with the service.
     fn held(&self) -> HashSet<u32> {
-        let living = self.applications.values().map(|a| (a.id, &a.ancestors));
-        let ghosts = self.families.values().flat_map(Family::ghosts).map(|(id, m)| (id, &m.ancestors));
-        let all = living.chain(ghosts).flat_map(|(id, ancestors)| ancestors.iter().copied().chain([id]));
+        let living = self.applications.values().flat_map(|a| a.ancestors.iter().copied().chain([a.id]));
+        let promising = self.promising().into_iter().flat_map(|parent| self.line_of(parent));
         // The service's own region ends with the service.
-        all.chain(self.trusts.owners()).chain(self.owners_of_unaccepted()).chain([OWNER]).collect()
+        living
+            .chain(promising)
+            .chain(self.trusts.owners())
+            .chain(self.owners_of_unaccepted())
+            .chain([OWNER])
+            .collect()
     }
 
     fn free_contexts(&mut self, a: &Application) {
@@ -230,31 +192,25 @@ impl Registry {
     }
 
     /// A process, dead or alive, after its ancestors, the oldest first.
-    fn line_of(&self, id: u32) -> impl Iterator<Item = u32> {
+    pub fn line_of(&self, id: u32) -> impl Iterator<Item = u32> {
         let member = self.family_of(id).and_then(|family| self.families.get(&family)?.member(id));
         member.into_iter().flat_map(move |member| member.ancestors.iter().copied().chain([id]))
     }
 
     /// Clears `bits` in the socket blocks of those regions of the family whose owner `may_have` them, and closes the sockets that no process
-    /// holds then. Returns the holder bits found there that belong to no live process.
-    fn release_holders(
+    /// holds then.
+    pub fn release_holders(
         &mut self,
         family: u32,
         may_have: impl Fn(u32) -> bool,
         bits: u64,
         offender: bool,
-    ) -> u64 {
-        let alive = self.families.get(&family).map_or(0, Family::holders) | TRUST;
+    ) {
         let members: Vec<u32> = self.families.get(&family).into_iter().flat_map(Family::member_ids).collect();
-        let (mut unknown, mut orphans, mut shared) = (0, Vec::new(), Vec::new());
+        let (mut orphans, mut shared) = (Vec::new(), Vec::new());
         for r in self.regions.values().filter(|r| members.contains(&r.owner) && may_have(r.owner)) {
             for block in r.sock_blocks() {
-                let before = block.holders.load(Ordering::Acquire);
-                if before == 0 {
-                    continue;
-                }
-                if before & bits == 0 {
-                    unknown |= before & !alive;
+                if block.holders.load(Ordering::Acquire) & bits == 0 {
                     continue;
                 }
                 // The slot of a moved connection may have another one by now. Read before the bits are cleared: after that the block may be
@@ -262,7 +218,6 @@ impl Registry {
                 let is_here = block.rx_lock.load(Ordering::Acquire) != MOVED;
                 let named = Named::in_block(block);
                 let before = block.holders.fetch_and(!bits, Ordering::AcqRel);
-                unknown |= before & !bits & !alive;
                 if before & bits != 0 && is_here {
                     let of = if before & !bits == 0 { &mut orphans } else { &mut shared };
                     of.push(named);
@@ -271,7 +226,6 @@ impl Registry {
         }
         shared.into_iter().for_each(|named| self.announce_for_dead(&members, named));
         orphans.into_iter().for_each(|named| self.close_named(&members, named, offender));
-        unknown
     }
 
     /// Closes the connection that a dead process's socket block names, if it belongs to that family.

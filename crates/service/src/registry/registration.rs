@@ -98,8 +98,19 @@ fn waker_for(waker: &Arc<OwnedFd>, trusted: bool) -> rustix::io::Result<Arc<Owne
 }
 
 impl Registry {
-    /// Answers `Request::Hello` on the control line with number `id`: registers the process.
-    pub fn hello(&mut self, id: u32, who: Credentials, request: Request) -> Answer {
+    /// Answers the first message on the control line with number `id`: registers the process, or notes that a child is promised.
+    pub fn begin_line(&mut self, id: u32, who: Credentials, request: Request) -> Answer {
+        match request {
+            _ if self.has_promise(id) => {
+                Answer::Offence("more came on the line of a promised child".to_owned())
+            }
+            Request::Expect(parent) => self.expect(id, who, parent),
+            request => self.hello(id, who, request),
+        }
+    }
+
+    /// Answers `Request::Hello`.
+    fn hello(&mut self, id: u32, who: Credentials, request: Request) -> Answer {
         let Request::Hello { protocol, layout, name, parent, itself } = request else {
             return Answer::Offence("its first message was no hello".to_owned());
         };
@@ -113,7 +124,8 @@ impl Registry {
                 ),
             );
         }
-        if !self.admits(who) {
+        let is_promised = parent.is_some_and(|parent| self.is_promised(parent));
+        if !self.admits(who, is_promised) {
             return Answer::refused(Errno::ACCESS, "the service's policy does not admit this user");
         }
         if self.applications.len() >= self.config.max_applications as usize {
@@ -146,7 +158,7 @@ impl Registry {
         let (Some((_, family)), Some(member)) = (family, member) else {
             return Err(Box::new(Answer::refused(Errno::SRCH, "its parent is not registered here")));
         };
-        if member.secret != parent.secret || !family.is_free(parent.holder) {
+        if !family.is_parent(parent) || !family.is_free(parent.holder) {
             return Err(Box::new(Answer::Offence(format!("process {id} is no child of that parent"))));
         }
         let mut ancestors = member.ancestors.clone();
@@ -167,7 +179,8 @@ impl Registry {
         let number = who.number(id);
         tracing::debug!(application = id, pid = %number, uid = who.uid, name, "registered");
         let root = ancestors.first().copied().unwrap_or(id);
-        self.families.entry(root).or_default().join(id, holder, secret, ancestors.clone());
+        let fulfilled = self.families.entry(root).or_default().join(id, holder, secret, ancestors.clone());
+        self.forget_promise(fulfilled);
         let process = Process { number, process: name, uid: who.uid, alive: true, ..Process::default() };
         let application = Application {
             id,
@@ -239,6 +252,7 @@ impl Registry {
                 Answer::Silent
             }
             Request::Hello { .. } => Answer::Offence("a second hello".to_owned()),
+            Request::Expect(_) => Answer::Offence("a child was promised on an application's line".to_owned()),
             Request::OpenRegion { room } => self.open_region(id, room),
             Request::Room { room } => {
                 let usual = self.usual_size();
@@ -266,7 +280,6 @@ impl Registry {
             Request::SetOptions { region, slot, options } => self.set_options(id, region, slot, &options),
             Request::WantPort { at } => self.want_port(id, at),
             Request::Closed { region, slot } => self.closed(id, region, slot),
-            Request::NoChild { holder } => self.no_child(id, holder),
             Request::Congestion { name } => self.judge_congestion(id, name),
             Request::Info { region, slot } => self.flow_info(id, region, slot),
             Request::Region { region } => self.tell_region(id, region),

@@ -65,9 +65,10 @@ impl Registry {
         self.timers.reap = Some(self.timers.reap.map_or(at, |known| known.min(at)));
     }
 
-    /// Ends what no live process holds, and notes when to look again.
+    /// Ends what no live process holds.
     pub fn reap_on_time(&mut self) {
-        self.timers.reap = self.reap(false);
+        self.timers.reap = None;
+        self.reap(false);
         self.timers.reaped = Some(self.now);
         #[cfg(test)]
         {

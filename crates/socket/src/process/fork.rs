@@ -5,12 +5,12 @@ use crate::process::io_uring::rings;
 use crate::process::{fd_passing, io_uring, rlimit_as};
 use crate::socket::{self, Role, Sock, flag, pending_sockopts, placeholder};
 use crate::wait::sigio;
-use control::Request;
 use rustix::fd::RawFd;
 use session::cancel;
 use session::fork_locks::Held;
 use session::host::{self, HOST};
 use session::log::{Level, log};
+use session::promise::{Promise, Unpromised};
 use session::sys::cycle_account;
 use session::sys::only_thread::{self, Alone};
 use session::sys::signal::Deferred;
@@ -24,27 +24,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The bit by which this process, a forked child, holds what its parent holds; 0 in any other.
 static HELD_AS: AtomicU64 = AtomicU64::new(0);
 
-/// A holder bit for a child, and the secret of the registration that has taken it.
-#[derive(Clone, Copy, Debug)]
-struct Promise {
-    holder: u8,
-    by: u64,
-}
-
 thread_local! {
     /// True when the forking process has no other thread.
     static ALONE: Cell<bool> = const { Cell::new(false) };
     /// What is promised to the child that is about to be forked.
     static PROMISED: Cell<Option<Promise>> = const { Cell::new(None) };
-    /// What was promised to the child that this thread has forked last: see [`Attempt`].
-    static PROMISED_LAST: Cell<Option<Promise>> = const { Cell::new(None) };
     /// The library's locks, between `prepare` and `parent` or `child`.
     static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
     /// Puts off signals meanwhile: a handler would wait for these locks.
     static DEFERRED: Cell<Option<ManuallyDrop<Deferred>>> = const { Cell::new(None) };
 }
 
-/// In the parent, before the fork: promises the child a holder bit, then takes every lock, so that none is held by a thread that the child
+/// In the parent, before the fork: promises the child with a holder bit, then takes every lock, so that none is held by a thread that the child
 /// does not have.
 pub fn prepare() {
     PROMISED.set(None);
@@ -105,22 +96,25 @@ impl Sock {
     }
 }
 
-/// Sets the child's holder bit on every socket; takes a bit when the first one is found.
+/// Sets the child's holder bit on every socket; promises the child when the first one is found.
 fn promise(client: &Client, alone: Option<&Alone>) {
     // A child that cannot say hello cannot hold anything.
     if client.dead.load(Ordering::Relaxed) || detached::is_locked() {
         return;
     }
-    let mut holder = None;
-    let take = || if pid_namespace::has_children() { take_holder(client) } else { None };
+    let mut made = None;
     let mut give = |fd: RawFd, sock: &Sock| {
         if sock.decided().is_none() {
             return;
         }
-        let bit = *holder.get_or_insert_with(take);
+        // The service is told before any bit is set: what it was not told of it could not take back.
+        let promise = made.get_or_insert_with(|| match pid_namespace::has_children() {
+            true => Promise::make(client),
+            false => Err(Unpromised::Elsewhere),
+        });
         // Of a listener no holder is counted: the child may accept as its parent may.
-        if let (Some(bit), Some(link)) = (bit, sock.link()) {
-            link.block().holders.fetch_or(1 << bit, Ordering::SeqCst);
+        if let (Ok(promise), Some(link)) = (promise, sock.link()) {
+            link.block().holders.fetch_or(1 << promise.holder, Ordering::SeqCst);
             pending_sockopts::tell_switches(sock, fd);
         }
     };
@@ -128,63 +122,25 @@ fn promise(client: &Client, alone: Option<&Alone>) {
         Some(alone) => tables::SOCKS.each_alone(alone, &mut give),
         None => tables::SOCKS.each(|fd, sock| give(fd, sock)),
     }
-    let Some(holder) = holder else { return };
+    let Some(made) = made else { return };
     host::dispute();
-    if holder.is_none() {
-        log(
-            Level::Info,
-            format_args!("no holder bit for the child: it gets connections by their descriptors"),
-        );
-        fd_passing::leave_all(client);
-    }
-    PROMISED.set(holder.map(|holder| Promise { holder, by: client.welcome.secret }));
-}
-
-fn take_holder(client: &Client) -> Option<u8> {
-    let taken = &client.oldest.region.header().holders_taken;
-    let mut seen = taken.load(Ordering::Relaxed);
-    while seen != u64::MAX {
-        let bit = (!seen).trailing_zeros();
-        match taken.compare_exchange(seen, seen | 1 << bit, Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(_) => return Some(bit as u8),
-            Err(now) => seen = now,
+    match made {
+        Ok(promise) => PROMISED.set(Some(promise)),
+        Err(why) => {
+            log(Level::Info, format_args!("the child gets connections by their descriptors: {why}"));
+            fd_passing::leave_all(client);
         }
     }
-    None
 }
 
 /// In the parent, after the fork, even if it has failed.
 pub fn parent() {
     drop(HELD.take());
-    PROMISED_LAST.set(PROMISED.take());
+    if let Some(promise) = PROMISED.take() {
+        promise.end_in_parent(session::present().as_deref());
+    }
     placeholder::after_fork();
     end();
-}
-
-/// A fork, from before its handlers run until its result is known.
-#[derive(Debug)]
-#[must_use]
-pub struct Attempt {
-    /// What another fork has promised, if a signal handler makes this one in the middle of it.
-    outer: Option<Promise>,
-}
-
-impl Attempt {
-    /// To be called before the fork handlers run.
-    pub fn begin() -> Self {
-        Self { outer: PROMISED_LAST.take() }
-    }
-
-    /// To be called after the fork handlers have run. If there is no child, the service closes what only the child would have held.
-    pub fn end(self, is_forked: bool) {
-        let promised = PROMISED_LAST.replace(self.outer);
-        // In a child nothing more: it may be about to execute another program, and not know its registration yet.
-        let Some(Promise { holder, by }) = promised.filter(|_| !is_forked) else { return };
-        // Another registration, or the child of a fork in the middle of this one, has promised nothing.
-        if let Some(client) = session::present().filter(|client| client.welcome.secret == by) {
-            client.say(Request::NoChild { holder });
-        }
-    }
 }
 
 fn end() {
@@ -193,11 +149,16 @@ fn end() {
 
 /// In the child, after the fork: another thread ID, no contexts, a registration of its own.
 pub fn child() {
-    become_child();
+    let promised = PROMISED.take();
+    become_child(promised.map(|promise| promise.holder));
+    // Only now: the hello was sent, or will never be.
+    if let Some(promise) = promised {
+        promise.end();
+    }
     end();
 }
 
-fn become_child() {
+fn become_child(holder: Option<u8>) {
     if !ALONE.get() {
         tables::SOCKS.forget_pins();
         tables::SETS.forget_pins();
@@ -229,8 +190,8 @@ fn become_child() {
         stuck.into_iter().filter_map(|fd| tables::SOCKS.remove(fd)).for_each(std::mem::forget);
         socket::nobody_decides();
     }
-    HELD_AS.store(PROMISED.get().map_or(0, |promise| 1 << promise.holder), Ordering::Relaxed);
-    let Some(Promise { holder, .. }) = PROMISED.take() else {
+    HELD_AS.store(holder.map_or(0, |holder| 1 << holder), Ordering::Relaxed);
+    let Some(holder) = holder else {
         // No bit says that this child holds the sockets, too: if it closed one, the parent would lose it.
         tables::SOCKS.each(|_, sock| sock.leave_to_parent());
         parent.hang_up();

@@ -36,11 +36,11 @@ impl Registry {
         self.applications.values().filter(|a| self.accepts(a.id, listener))
     }
 
-    /// True when some process may accept from a listener, or a child of such a process that was just forked.
+    /// True when some process may accept from a listener, or a promised child of such a process.
     pub fn has_acceptors(&self, listener: &Listener) -> bool {
         self.accepts(listener.home.application, listener)
             || self.acceptors(listener).next().is_some()
-            || listener.holders.shown().any(|holder| self.promised_holders(holder) != 0)
+            || listener.holders.shown().any(|holder| self.expects_heir_of(holder))
     }
 
     /// A process accepts no more from a listener.
@@ -54,7 +54,7 @@ impl Registry {
 
     /// After a process has left a listener or has died: if no other accepts, direct connectors must ask, and the service looks whether any
     /// process still has the socket.
-    fn look_for_acceptors(&mut self, queue: u32) {
+    pub fn look_for_acceptors(&mut self, queue: u32) {
         let Some(l) = self.listeners.all.get(&queue) else { return };
         if !self.has_holders(l) {
             self.trusts.hurry(l.uid, self.now, CLOSING);
@@ -81,7 +81,7 @@ impl Registry {
     pub fn has_home(&mut self, queue: u32) -> bool {
         let Some(l) = self.listeners.all.get(&queue) else { return false };
         let home = l.home.application;
-        if self.applications.contains_key(&home) || self.is_alive(home) || self.promised_holders(home) != 0 {
+        if self.applications.contains_key(&home) || self.is_alive(home) || self.expects_heir_of(home) {
             return true;
         }
         let homes = self

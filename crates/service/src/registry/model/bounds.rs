@@ -3,7 +3,6 @@
 use super::program::Program;
 use super::world::World;
 use crate::config::Sharing;
-use crate::registry::Answer;
 use crate::registry::listen::table::Holders;
 use crate::registry::local::port_space::PortSpace;
 use crate::registry::policy::permission::LISTENERS_MOST;
@@ -12,7 +11,6 @@ use control::{KernelReason, Reply, Request, SocketOptions};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketType, bind, listen, socket, sockopt};
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 const USER: u32 = 1000;
@@ -95,19 +93,28 @@ fn a_stranger_sets_no_options_of_a_listener() {
 }
 
 #[test]
-fn messages_that_come_without_end_cause_no_look_at_all_processes_each() {
+fn ends_that_come_without_end_cause_no_look_at_all_processes_each() {
     let (mut world, mut server, ..) = listening();
-    let id = server.id(&mut world);
-    let (_, home) = server.region(&mut world);
+    server.id(&mut world);
     world.advance(Duration::from_secs(1));
     let before = world.registry.timers.reaps;
-    for holder in 1..60u8 {
-        home.region.header().holders_taken.fetch_or(1 << holder, Ordering::SeqCst);
-        let answer = world.registry.request(id, Request::NoChild { holder }, None);
-        assert!(matches!(answer, Answer::Silent), "{answer:?}");
+    let children: Vec<Program> = (20..79).filter_map(|pid| server.fork(&mut world, pid)).collect();
+    assert_eq!(children.len(), 59);
+    for child in children {
+        world.hang_up(child.line().unwrap());
         world.registry.handle_timers();
     }
     assert!(world.registry.timers.reaps - before <= 1, "{}", world.registry.timers.reaps - before);
     world.advance(Duration::from_secs(1));
-    assert_eq!(world.registry.timers.reaps - before, 2, "what the later messages have ended is found");
+    assert_eq!(world.registry.timers.reaps - before, 2, "what the later ends have ended is found");
+}
+
+#[test]
+fn a_private_service_waits_for_a_promised_child_as_for_a_process() {
+    let (mut world, mut server, ..) = listening();
+    let child = server.fork(&mut world, 20).unwrap();
+    world.hang_up(server.line().unwrap());
+    assert!(world.registry.has_applications());
+    world.hang_up(child.line().unwrap());
+    assert!(!world.registry.has_applications());
 }

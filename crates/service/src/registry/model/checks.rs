@@ -4,6 +4,7 @@ use super::linux::End;
 use super::walk::Walk;
 use super::world::World;
 use crate::registry::Registry;
+use crate::registry::family::Family;
 use crate::registry::listen::origin::Origin;
 use crate::registry::memory::connection::Stage;
 use crate::registry::memory::region::Use;
@@ -133,10 +134,16 @@ fn applications_agree(r: &Registry, sockets: &HashMap<u32, u32>) {
         assert!(a.queues.iter().all(|queue| r.listeners.all.contains_key(queue)));
         assert_eq!(a.sockets, sockets.get(id).copied().unwrap_or(0), "sockets of application {id}");
     }
+    let promised = r.families.values().flat_map(Family::promises).count();
+    assert_eq!(r.promises.len(), promised, "lines of promised children");
     for (id, family) in &r.families {
         let held =
             r.applications.values().filter(|a| a.family() == *id).fold(0, |all, a| all | 1 << a.holder);
         assert_eq!(family.holders(), held, "holders of family {id}");
+        for (holder, promise) in family.promises() {
+            assert!(family.is_free(holder), "a process of family {id} has the bit of {promise:?}");
+            assert!(family.member(promise.parent).is_some() && r.has_promise(promise.line), "{promise:?}");
+        }
         let of_living: usize = r.applications.keys().map(|a| family.contexts_of(*a).count()).sum();
         assert_eq!(family.contexts().count(), of_living, "contexts of family {id}");
     }
@@ -146,6 +153,7 @@ fn applications_agree(r: &Registry, sockets: &HashMap<u32, u32>) {
 pub fn nothing_is_left(world: &World) {
     let r = &world.registry;
     assert!(r.applications.is_empty() && r.families.is_empty(), "{:?} {:?}", r.applications, r.families);
+    assert!(r.promises.is_empty(), "{:?}", r.promises);
     assert!(r.regions.is_empty() && r.pairs.ids().is_empty(), "{:?} {:?}", r.regions, r.pairs);
     assert!(r.relays.is_empty(), "{:?}", r.relays);
     assert!(r.listeners.all.is_empty() && r.listeners.stopped.is_empty(), "{:?}", r.listeners);

@@ -71,6 +71,8 @@ pub struct Program {
     pub registration: Option<Registration>,
     /// What a forked child proves its descent with.
     parent: Option<Parent>,
+    /// The line on which a forked child was promised, until it has said hello.
+    promise: Option<u32>,
     /// The region of the oldest ancestor.
     oldest: Option<Arc<Mapped>>,
     mapped: HashMap<(u32, u8), Arc<Mapped>>,
@@ -96,6 +98,7 @@ impl Program {
             files: BTreeMap::new(),
             registration: None,
             parent: None,
+            promise: None,
             oldest: None,
             mapped: HashMap::new(),
             queues: HashMap::new(),
@@ -123,6 +126,11 @@ impl Program {
         self.parent.is_some()
     }
 
+    /// Its control line, or that on which it was promised: the line that ends with it.
+    pub fn line(&self) -> Option<u32> {
+        self.registration.as_ref().map(|registration| registration.id).or(self.promise)
+    }
+
     fn registered(&self) -> &Registration {
         self.registration.as_ref().expect("it has registered")
     }
@@ -141,6 +149,9 @@ impl Program {
             itself: Itself { namespace: 1, pid: self.pid as i32 },
         };
         let Reply::Welcome(welcome) = world.hello(self.pid, self.user, hello) else { panic!("not welcome") };
+        if let Some(line) = self.promise.take() {
+            world.hang_up(line);
+        }
         let id = welcome.application;
         let (Reply::Region(info), fds) = world.ask(id, Request::OpenRegion { room: u64::MAX }) else {
             panic!("no region")
@@ -472,6 +483,8 @@ impl Program {
         let free = (!taken.load(Ordering::Relaxed)).trailing_zeros();
         (free < 63).then(|| taken.fetch_or(1 << free, Ordering::AcqRel))?;
         let Registration { id, secret, .. } = *self.registered();
+        let parent = Parent { application: id, secret, holder: free as u8 };
+        let promise = world.expect(self.pid, self.user, parent);
         let inherit = |mapped: &Mapped| {
             let pages = mapped.pages();
             let new = Mapped::new(&HOST, mapped.side, mapped.region.clone(), pages).inherited();
@@ -495,7 +508,8 @@ impl Program {
             user: self.user,
             files: self.files.iter().map(|(socket, file)| (*socket, copy(file))).collect(),
             registration: None,
-            parent: Some(Parent { application: id, secret, holder: free as u8 }),
+            parent: Some(parent),
+            promise: Some(promise),
             oldest: self.oldest.as_ref().map(of),
             mapped,
             queues: self.queues.clone(),

@@ -19,7 +19,7 @@ use std::time::Duration;
 const PROCESSES: usize = 6;
 const LISTENERS: usize = 4;
 const FILES: usize = 14;
-/// A pause after which the service has done all that it puts off: it waits for children that have not said hello for 500 ms.
+/// A pause after which the service has done all that it puts off.
 const LONG: Duration = Duration::from_millis(1100);
 /// The same, for closed connections' ports: twice TIME-WAIT.
 const VERY_LONG: Duration = Duration::from_secs(121);
@@ -405,15 +405,10 @@ impl Walk {
         self.programs.insert(child, forked);
     }
 
-    /// A child says hello first of all; it is not killed before.
+    /// A child may be killed before it has said hello.
     fn kill(&mut self, pid: Pid) {
         self.say(format_args!("{pid} dies"));
-        let is_forked = self.programs[&pid].is_forked();
-        let (program, world) = self.program(pid);
-        if is_forked {
-            let _ = program.id(world);
-        }
-        let id = self.programs.remove(&pid).and_then(|program| program.registration).map(|r| r.id);
+        let id = self.programs.remove(&pid).and_then(|program| program.line());
         self.linux.kill(pid);
         let line_first = self.seed.below(2) == 0;
         if !line_first {
@@ -529,9 +524,6 @@ impl Walk {
         self.say(format_args!("{time:?} go by"));
         if time >= LONG {
             self.show_deserted();
-            for program in self.programs.values_mut().filter(|program| program.is_forked()) {
-                let _ = program.id(&mut self.world);
-            }
         }
         self.world.advance(time);
         self.hear();

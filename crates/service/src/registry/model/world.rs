@@ -20,7 +20,7 @@ use crate::registry::tcp::{self, Tcp};
 use crate::registry::{Answer, Registry};
 use crate::sys;
 use base::Seed;
-use control::{Push, Reply, Request};
+use control::{Parent, Push, Reply, Request};
 use elastic::load::Loads;
 use fastpath::Others;
 use rustix::fd::{AsFd, OwnedFd};
@@ -109,9 +109,22 @@ impl World {
 
     /// A process with that number, of that user, makes a control line and says hello.
     pub fn hello(&mut self, pid: u32, user: u32, request: Request) -> Reply {
+        let (id, answer) = self.begin_line(pid, user, request);
+        self.pushes.insert(id, Vec::new());
+        reply_of(answer).0
+    }
+
+    /// A process with that number, of that user, promises a child. Returns the number of the line on which it does so.
+    pub fn expect(&mut self, pid: u32, user: u32, parent: Parent) -> u32 {
+        let (line, answer) = self.begin_line(pid, user, Request::Expect(parent));
+        assert!(matches!(answer, Answer::Silent), "an honest process may not fork: {answer:?}");
+        line
+    }
+
+    /// A process with that number, of that user, makes a control line and says that.
+    pub fn begin_line(&mut self, pid: u32, user: u32, request: Request) -> (u32, Answer) {
         let id = self.next_line;
         self.next_line += 1;
-        self.pushes.insert(id, Vec::new());
         let who = Credentials {
             pid: pid as i32,
             inode: 0,
@@ -120,9 +133,9 @@ impl World {
             namespace: sys::own_namespace(),
             is_administrator: is_privileged(user),
         };
-        let answer = self.registry.hello(id, who, request);
+        let answer = self.registry.begin_line(id, who, request);
         self.settle();
-        reply_of(answer).0
+        (id, answer)
     }
 
     /// A registered process asks.

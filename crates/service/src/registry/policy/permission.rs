@@ -48,16 +48,18 @@ impl Registry {
         Some(Subject { uid: a.uid, gid: a.gid, cgroup: a.cgroup.clone(), namespace: a.namespace })
     }
 
-    /// True when one more process of this user may register, or ask for a report.
-    pub fn admits(&self, who: Credentials) -> bool {
+    /// True when one more process of this user may register, promise a child, or ask for a report. A promised child counts as a process:
+    /// `is_counted` says that this is one.
+    pub fn admits(&self, who: Credentials, is_counted: bool) -> bool {
         let subject = self.subject_of(who);
         let most = self
             .policy
             .limits(&subject)
             .applications
             .min(fair(who.is_administrator, self.config.max_applications));
+        let has = self.applications.values().filter(|a| a.uid == who.uid).count();
         self.policy.admits(&subject)
-            && self.applications.values().filter(|a| a.uid == who.uid).count() < most as usize
+            && has + self.promised_of(who.uid) < most as usize + usize::from(is_counted)
     }
 
     /// Charges the user at the other end of a control line. `None`: it has its share of the service's descriptors.
