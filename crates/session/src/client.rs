@@ -14,7 +14,8 @@ use crate::sys::signal::Deferred;
 use crate::sys::{self, cycle_account};
 use crate::{config, detached};
 use control::{
-    LineError, POPULATED_MOST, Parent, Push, Received, RegionInfo, Reply, Request, ToApplication, ToService, Welcome,
+    LineError, POPULATED_MOST, Parent, Push, Received, RegionInfo, Reply, Request, ToApplication, ToService,
+    Welcome,
 };
 use cycles::Section;
 use endpoint::region::Mapped;

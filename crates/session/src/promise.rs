@@ -2,9 +2,9 @@
 //! both have the line after the fork. The parent closes it at once, the child when it has sent its hello. So the kernel tells the service when
 //! no process can say that hello any more.
 
+use crate::Client;
 use crate::reserved;
 use crate::rpc::say_expect;
-use crate::Client;
 use control::LineError;
 use rustix::fd::{IntoRawFd, RawFd};
 use rustix::io::Errno;
@@ -66,7 +66,9 @@ impl Promise {
     pub fn end_in_parent(self, client: Option<&Client>) {
         self.end();
         // Not waited for: a thread that holds this lock keeps the number itself when it needs it.
-        if self.has_spare && let Some(mut exchange) = client.and_then(|client| client.exchange.try_lock().ok()) {
+        if self.has_spare
+            && let Some(mut exchange) = client.and_then(|client| client.exchange.try_lock().ok())
+        {
             exchange.hold_room();
         }
     }
