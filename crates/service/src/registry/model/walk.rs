@@ -333,6 +333,24 @@ impl Walk {
 
     fn send(&mut self, pid: Pid) {
         let Some((stream, own, _)) = self.usable_stream(pid, |end| end == End::Open) else { return };
+        self.send_by(pid, stream, own);
+        self.world.settle();
+        self.hear();
+    }
+
+    /// Sends, half of the time, by a socket that the process is about to close: the service hears of the bytes and of the end at once.
+    fn say_last_words(&mut self, pid: Pid, socket: SocketId) {
+        let Some(own) = self.linux.streams.get(&socket).copied() else { return };
+        let is_usable = own.is_established
+            && self.linux.peer_of(socket).end == End::Open
+            && !self.linux.is_forsaken(socket)
+            && self.programs[&pid].endpoint(socket).is_some();
+        if is_usable && self.seed.below(2) == 0 {
+            self.send_by(pid, socket, own);
+        }
+    }
+
+    fn send_by(&mut self, pid: Pid, stream: SocketId, own: Stream) {
         let wanted = 1 + self.seed.below(3000) as usize;
         let (program, world) = self.program(pid);
         let sent = program.send(world, stream, own.sent, wanted);
@@ -342,8 +360,6 @@ impl Walk {
             Err(Errno::PIPE) if own.is_shut => {}
             other => panic!("{other:?} from send, shut down {}", own.is_shut),
         }
-        self.world.settle();
-        self.hear();
     }
 
     fn shut_down(&mut self, pid: Pid) {
@@ -384,6 +400,7 @@ impl Walk {
 
     fn close(&mut self, pid: Pid) {
         let Some(socket) = self.any_file(pid, |_| true) else { return };
+        self.say_last_words(pid, socket);
         self.say(format_args!("{pid} closes {socket}"));
         let (program, world) = self.program(pid);
         let needed = program.close(world, socket);
@@ -420,6 +437,8 @@ impl Walk {
         if is_forked {
             let _ = program.id(world);
         }
+        let dying = self.any_file(pid, |file| matches!(file, File::Stream(_)));
+        dying.into_iter().for_each(|socket| self.say_last_words(pid, socket));
         let id = self.programs.remove(&pid).and_then(|program| program.registration).map(|r| r.id);
         self.linux.kill(pid);
         let line_first = self.seed.below(2) == 0;
