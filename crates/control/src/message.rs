@@ -338,7 +338,7 @@ pub enum Request {
     /// The kernel has refused to bind a socket to `at`, because the port is in use. Reply `Done` if the service has held the port for
     /// connections that need it no longer, and has given it back; `Refused` if not.
     WantPort {
-        /// The address that the program wants.
+        /// The address that the program wants. With port 0 it wants any port, and the service gives back all that no connection needs.
         at: SocketAddr,
     },
     /// Asks for a report that is meant for people. Reply `Text` with a memfd of JSON.

@@ -231,30 +231,39 @@ impl State {
                 self.want_no_space(w);
             }
         }
-        self.note_flags(w);
         self.is_rung = true;
+        self.note_flags(w, port);
         self.finish(w, port);
         self.is_rung = false;
     }
 
     /// Turns the application's RELEASED and RESET flags into events, each once.
     #[inline]
-    fn note_flags(&mut self, w: &mut Work<'_>) {
+    fn note_flags<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
         let flags = w.peer.flags.load(Acquire);
         if flags & (half_flags::RESET | half_flags::RELEASED | half_flags::WANT_SPACE) == 0 {
             return;
+        }
+        if flags & half_flags::RESET != 0 && !w.f.rx.has(state::APP_RESET) {
+            self.note_reset(w, port);
         }
         let rx = &mut *w.f.rx;
         if flags & half_flags::WANT_SPACE != 0 {
             rx.events |= event::SENT;
         }
-        if flags & half_flags::RESET != 0 && !rx.has(state::APP_RESET) {
-            rx.set(state::APP_RESET);
-            rx.events |= event::APP_RESET;
-        }
         if flags & half_flags::RELEASED != 0 && !rx.has(state::APP_CLOSED) {
             rx.set(state::APP_CLOSED);
             rx.events |= event::APP_CLOSED;
         }
+    }
+
+    /// The application resets the flow. Linux sends what a program writes at once, as far as the windows allow: that leaves before the RST.
+    #[cold]
+    fn note_reset<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
+        if w.f.tx.snd_nxt == w.f.tx.snd_max {
+            self.transmit(w, port);
+        }
+        w.f.rx.set(state::APP_RESET);
+        w.f.rx.events |= event::APP_RESET;
     }
 }

@@ -24,6 +24,7 @@ mod prediction;
 mod receiver;
 mod requirements;
 mod requirements_recovery;
+mod resets;
 mod resting;
 mod round_trips;
 #[path = "harness/scene.rs"]

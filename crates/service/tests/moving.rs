@@ -108,6 +108,46 @@ fn a_relayed_connection_goes_on_with_who_shows_its_descriptor() {
     goes_on(Sharing::Never);
 }
 
+/// Publishes bytes, resets, and rings once: the other end must read all bytes behind which it sees the reset.
+fn resets_behind_bytes((mut sender, mut from): (App, Conn), (mut reader, mut to): (App, Conn)) {
+    reader.send(&mut to, b"never read");
+    let (slot, side) = (from.slot, from.side);
+    let came =
+        |s: &App| s.region_of(from.region).slot(slot).unwrap().half[side ^ 1].tx_head.load(Ordering::Acquire);
+    let before = from.tail;
+    sender.until("unread input", |s| came(s) == before + 10);
+    let bytes: Vec<u8> = (0..30_000u32).map(|i| (i / 7) as u8).collect();
+    assert_eq!(sender.publish(&mut from, &bytes), bytes.len());
+    sender.close(&from);
+    reader.until("the reset", |r| r.peer_flags(&to) & RESET != 0);
+    assert!(reader.receive_exact(&mut to, bytes.len()) == bytes);
+    assert_eq!(reader.receive(&mut to, 1), Some(Vec::new()), "no byte more, and no end of the stream");
+}
+
+#[test]
+fn bytes_before_a_reset_come_through_all_relays_in_a_row() {
+    for (sharing, moves) in
+        [(Sharing::Never, 0), (Sharing::Never, 1), (Sharing::Never, 2), (Sharing::Always, 2)]
+    {
+        for is_servers in [true, false] {
+            let daemon = Daemon::start(Options { sharing: Some(sharing), ..Options::default() });
+            let (server, here, mut client, mut there) = connected(&daemon);
+            let fd = placeholder();
+            for _ in 0..moves {
+                assert_eq!(leave(&mut client, &there, 9, &fd), Reply::Done);
+                let mut next = App::new(&daemon);
+                there = present(&mut next, &fd, 9).unwrap();
+                client = next;
+            }
+            let (server, client) = ((server, here), (client, there));
+            match is_servers {
+                true => resets_behind_bytes(server, client),
+                false => resets_behind_bytes(client, server),
+            }
+        }
+    }
+}
+
 #[test]
 fn a_connection_ends_when_nobody_has_its_descriptor() {
     let daemon = Daemon::start(Options::default());

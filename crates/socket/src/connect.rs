@@ -188,12 +188,13 @@ pub fn why_not_bound(sock: &Sock, name: &[u8]) -> Errno {
     }
 }
 
-/// Asks the service for a port that the kernel says is taken. True: the service has held it, and has given it back.
+/// Asks the service for a port that the kernel says is taken; with port 0, for any port when the kernel has none. True: the service has held
+/// it, and has given it back.
 pub fn is_port_back(name: &[u8]) -> bool {
     let Ok(at) = address::parse(name).map(address::plain) else { return false };
     let _deferred = Deferred::begin();
-    let client = session::current().filter(|_| at.port() != 0);
-    client.is_some_and(|client| matches!(client.ask(Request::WantPort { at }), Ok((Reply::Done, _))))
+    session::current()
+        .is_some_and(|client| matches!(client.ask(Request::WantPort { at }), Ok((Reply::Done, _))))
 }
 
 fn establish(sock: &Arc<Sock>, link: Endpoint) -> Result<Connected, Errno> {

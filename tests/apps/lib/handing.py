@@ -1,10 +1,11 @@
-"""Servers that hand a listening socket to other programs to accept from, or what they have accepted: xinetd and Dovecot."""
+"""Servers that hand a listening socket to other programs to accept from, or what they have accepted: xinetd, Dovecot, and what is read of a
+connection that is reset."""
 
 import os
 import pwd
 import sys
 
-from lib.process import Skip, require
+from lib.process import HANG_S, Skip, require
 from lib.programs import needs
 from lib.registry import add
 from lib.world import PEERS, WAYS, find, free_port
@@ -117,6 +118,32 @@ def dovecot(w):
     require("done" in said, said)
     w.prove_way(2 * users * rounds)
 
+
+# Resets
+
+
+def reset(what, expected):
+    """What was sent before a reset is read, then ECONNRESET: each time."""
+    rounds = 300
+
+    def run(w):
+        port = free_port()
+        command = [sys.executable, PEERS / "resets.py"]
+        server = w.server("server", [*command, "serve", w.way.listen, port, what, rounds], port)
+        said = w.ask("client", [*command, "connect", w.way.target, port, what, rounds])
+        served = server.succeed(HANG_S)
+        seen = (served if what == "request" else said).strip()
+        require(seen == str({expected: rounds}), f"read: {seen}")
+        w.prove_way(rounds)
+
+    return run
+
+
+for way_name in ("pair", "relay", "tap_server"):
+    for what in ("unread", "linger"):
+        add(f"{way_name}.reset_behind_{what}", reset(what, "19 bytes, ECONNRESET"), WAYS[way_name], limit_s=60)
+for way_name in ("pair", "relay"):
+    add(f"{way_name}.reset_behind_request", reset("request", "2500 bytes, ECONNRESET"), WAYS[way_name], limit_s=60)
 
 for way_name in ("pair", "relay", "tap_server"):
     add(f"{way_name}.xinetd", needs(xinetd, "xinetd"), WAYS[way_name], limit_s=60)

@@ -4,6 +4,7 @@ import ctypes
 import errno
 import os
 import socket
+import struct
 import sys
 
 CLONE_NEWNET = 0x40000000
@@ -77,6 +78,48 @@ def many(ports):
     print("connections", done)
 
 
+def beside():
+    """A live connector's port, at another address, at any address and at the connector's own."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        for reuses in (0, 1):
+            for address in ("127.0.0.2", "0.0.0.0", "127.0.0.1"):
+                client = socket.create_connection(listener.getsockname())
+                first, _ = listener.accept()
+                port = client.getsockname()[1]
+                with socket.socket() as other:
+                    other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuses)
+                    how = said(lambda: other.bind((address, port)))
+                    print(reuses, address, "bind", how)
+                    if how == "done":
+                        other.connect(listener.getsockname())
+                        second, peer = listener.accept()
+                        print("peer", peer[0], peer[1] == port)
+                        other.sendall(b"other")
+                        print(second.recv(9), first.close(), client.recv(9))
+
+
+def resets(count):
+    """Listener, connection and reset, again and again: as many as there are ports, some times over."""
+    for how in ("unread", "linger", "client"):
+        for i in range(int(count)):
+            with socket.socket() as listener, socket.socket() as client:
+                for each in (listener, client):
+                    each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind(("127.0.0.1", 0))
+                listener.listen(5)
+                client.connect(listener.getsockname())
+                served, _ = listener.accept()
+                listener.close()
+                client.sendall(b"x" * 100)
+                served.recv(1, socket.MSG_PEEK)
+                resetting = {"linger": served, "client": client}.get(how)
+                if resetting:
+                    resetting.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    resetting.close()
+                served.close()
+    print("rounds", count)
+
+
 def serve(port):
     with socket.create_server(("127.0.0.1", int(port))) as listener:
         while True:
@@ -96,6 +139,6 @@ def leave(port):
     print("after", said(lambda: socket.create_connection(("127.0.0.1", int(port)), 5)))
 
 
-{"same": same, "source": foreign_source, "many": many, "serve": serve, "leave": leave}[sys.argv[1]](*sys.argv[2:])
+{"same": same, "source": foreign_source, "many": many, "beside": beside, "resets": resets, "serve": serve, "leave": leave}[sys.argv[1]](*sys.argv[2:])
 sys.stdout.flush()
 os._exit(0)

@@ -8,6 +8,7 @@
 //!   checks    what must hold after each step, and when all is closed       reports   lists made in pieces, of such a world
 //!   bounds    what one user can make the registry do
 //!   held      what the control thread does for sockets that hold bytes back
+//!   resets    what a relay passes on before a reset
 //! ```
 //! A failure names its seed: `TOWPATH_MODEL_SEED=N cargo test -p towpath-service registry::model` walks that one and prints its steps.
 //! `TOWPATH_MODEL_SEEDS=N` walks N seeds instead of the usual number. The steps depend on the seed alone; which port the kernel gives, and in
@@ -19,6 +20,7 @@ mod held;
 mod linux;
 mod program;
 mod reports;
+mod resets;
 mod walk;
 mod world;
 

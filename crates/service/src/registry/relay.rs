@@ -5,9 +5,12 @@
 //!   end 0's region                     service                     end 1's region
 //!   half[1] (application) --bytes--> copy, at most TURN at once --> half[0] (service); the other direction likewise
 //! ```
-//! To its application each end behaves like a connection over a network: a FIN follows the bytes, a RESET overtakes them, and a full ring
-//! on one side fills the ring of the other. A connection that was passed to another process also goes through a relay; one end is then a
-//! deputy, which acts for the process that passed it on.
+//! To its application each end behaves like a connection over a network: a FIN follows the bytes, and a full ring on one side fills the ring
+//! of the other. A RESET follows the bytes that were published before it, as far as the receiver's ring has room for them; the others are
+//! lost with the reset, as on Linux, so a receiver that does not read keeps no relay. Only while a receiver has no ring at all, and can get
+//! memory for one, the relay waits for that memory.
+//! A connection that was passed to another process also goes through a relay; one end is then a deputy, which acts for the process that
+//! passed it on.
 
 pub(crate) mod endpoint;
 pub(crate) mod proxy;
@@ -215,7 +218,18 @@ impl Relays {
             match self.direction(ends, from, most, wakers) {
                 Flowed::Done => {}
                 Flowed::More => more = true,
-                Flowed::Starved => more |= self.starve(id, &mut ends[from ^ 1], out),
+                Flowed::Starved => {
+                    let to = from ^ 1;
+                    let is_freed = self.starve(id, &mut ends[to], out);
+                    more |= is_freed;
+                    // No memory can come any more: what has found none is lost with the reset.
+                    if let Some(cut) = ends[from].cut
+                        && !is_freed
+                        && !ends[to].place.may_grow()
+                    {
+                        cut_off(ends, to, cut.flags, wakers);
+                    }
+                }
                 Flowed::Broken(end, violation) => {
                     out.push(Outcome::Violation(ends[end].place.region_id, violation));
                     ends.iter_mut().for_each(|e| {
@@ -234,35 +248,40 @@ impl Relays {
         if ends[from].ended {
             return Flowed::Done;
         }
-        // Flags before bytes: a FIN seen here was raised after the last byte that `copy` can find.
+        // Flags before bytes: an end seen here was raised after the last byte that `copy` has to find.
         let (flags, peer) = (ends[from].flags(), ends[to].flags());
-        let over = [ends[from].cut(flags), ends[to].cut(peer)];
-        if over != [0, 0] {
-            let (told, how) = if over[0] != 0 { (to, over[0]) } else { (from, over[1]) };
-            ends.iter_mut().for_each(|e| e.ended = true);
-            ends[told].raise(wakers, how);
+        let (cut, peer_cut) = (ends[from].note_cut(flags), ends[to].note_cut(peer));
+        if let Some(peer_cut) = peer_cut {
+            match cut {
+                Some(cut) => cut_off(ends, to, cut.flags, wakers),
+                None if ends[to].ended => cut_off(ends, from, peer_cut.flags, wakers),
+                // The receiver takes no more. The other direction passes its last bytes on, then its reset.
+                None => {}
+            }
             return Flowed::Done;
         }
         let copied = match self.copy(ends, from, most, wakers) {
             Ok(copied) => copied,
             Err((end, violation)) => return Flowed::Broken(end, violation),
         };
-        match copied {
-            Copied::Empty if flags & FIN != 0 => {
+        match (copied, cut) {
+            (Copied::Turn, _) => return Flowed::More,
+            (Copied::Starved, _) => return Flowed::Starved,
+            (Copied::Empty, Some(cut)) => {
+                // With all bytes a FIN that came before the reset is passed on, too: then the reader finds the end of the stream.
+                let fin = if cut.flags & RESET != 0 { flags & FIN } else { 0 };
+                cut_off(ends, to, cut.flags | fin, wakers);
+            }
+            (Copied::Full | Copied::Refused, Some(cut)) => cut_off(ends, to, cut.flags, wakers),
+            (Copied::Empty, None) if flags & FIN != 0 => {
                 ends[from].ended = true;
                 ends[to].raise(wakers, FIN);
-                Flowed::Done
             }
-            Copied::Refused => {
-                // Linux answers data for a closed socket with a RST.
-                ends.iter_mut().for_each(|e| e.ended = true);
-                ends[from].raise(wakers, RESET);
-                Flowed::Done
-            }
-            Copied::Empty | Copied::Full => Flowed::Done,
-            Copied::Starved => Flowed::Starved,
-            Copied::Turn => Flowed::More,
+            // Linux answers data for a closed socket with a RST.
+            (Copied::Refused, None) => cut_off(ends, from, RESET, wakers),
+            (Copied::Empty | Copied::Full, None) => {}
         }
+        Flowed::Done
     }
 
     fn copy(
@@ -285,7 +304,8 @@ impl Relays {
         let data_len = source.place.data_len();
         if sink.flags() & RELEASED != 0 {
             let found = readable(source_app, source.tail, data_len).map_err(|v| (from, v))?;
-            return Ok(if found.is_some() { Copied::Refused } else { Copied::Empty });
+            let is_refused = found.is_some_and(|found| source.passable(found.total) > 0);
+            return Ok(if is_refused { Copied::Refused } else { Copied::Empty });
         }
         let Some((pool, _)) = self.pools.get_mut(&sink.place.seat()) else { return Ok(Copied::Empty) };
         let (mut left, mut told) = (most, false);
@@ -295,14 +315,17 @@ impl Relays {
             }
             let found = readable(source_app, source.tail, data_len).map_err(|v| (from, v))?;
             let Some(found) = found else { break Copied::Empty };
-            if found.total > left && most < TURN && !self.backlog.is_empty() {
+            let there = source.passable(found.total);
+            if there == 0 {
+                break Copied::Empty;
+            }
+            if there > left && most < TURN && !self.backlog.is_empty() {
                 break Copied::Turn;
             }
             if source_app.flags.load(Ordering::Relaxed) & URGENT != 0 {
                 pass_urgent(source, sink);
             }
-            let room =
-                make_room(sink, pool, sink_own, sink_app, found.total, RING_MOST).map_err(|v| (to, v))?;
+            let room = make_room(sink, pool, sink_own, sink_app, there, RING_MOST).map_err(|v| (to, v))?;
             if room > 0 {
                 want_no_space(sink_own);
             }
@@ -311,7 +334,7 @@ impl Relays {
                 told |= shm::low_water(sink_app.flags.load(Ordering::Relaxed)) > 1;
                 break if sink.sender.is_empty() { Copied::Starved } else { Copied::Full };
             };
-            let n = found.len.min(room).min(PIECE).min(left);
+            let n = found.len.min(there).min(room).min(PIECE).min(left);
             let piece = &mut self.scratch[..n];
             source.place.check(found.ring, &found.ring.spans(source.tail, n)).map_err(|v| (from, v))?;
             source.place.read_ring(found.ring, source.tail, piece);
@@ -402,6 +425,12 @@ enum Copied {
     Turn,
     /// The receiving application has closed.
     Refused,
+}
+
+/// Ends a relay in both directions, and raises `flags` at the end `told`.
+fn cut_off(ends: &mut [End; 2], told: usize, flags: u32, wakers: &Wakers) {
+    ends.iter_mut().for_each(|end| end.ended = true);
+    ends[told].raise(wakers, flags);
 }
 
 /// Announces to the reader how far the urgent bytes ahead of it reach.

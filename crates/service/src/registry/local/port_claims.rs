@@ -78,7 +78,7 @@ impl PortSpace {
 }
 
 impl Registry {
-    /// Notes what all connections with that port need it for.
+    /// Notes what all connections with that port need it for; with 0 what all connections need their ports for.
     fn note_port(&mut self, port: u16) {
         let Self { ports, pairs, relays, regions, now, .. } = self;
         ports.note_port(port, *now, |ends: &Ends, origin| match origin {
@@ -99,9 +99,15 @@ impl Registry {
     pub fn want_port(&mut self, id: u32, at: SocketAddr) -> Answer {
         // The ports are held in the service's network namespace.
         let is_here = self.applications.get(&id).is_some_and(|a| a.namespace == self.namespace);
-        if is_here && at.port() != 0 {
+        if is_here {
             self.note_port(at.port());
-            if self.ports.give_back(at, self.now) {
+            let is_given = match at.port() {
+                0 => self.ports.give_any_back(at.ip(), self.now),
+                _ => self.ports.give_back(at, self.now),
+            };
+            if is_given {
+                // Gives back what is still held at single addresses, when no connection needs it any more.
+                self.sweep_later();
                 return Answer::plain(Reply::Done);
             }
         }

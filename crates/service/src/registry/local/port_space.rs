@@ -3,21 +3,24 @@
 //! kernel's it is a port that a socket of the service holds in the kernel, so that no other program gets it. Each held port serves all
 //! destinations of its sort: beyond a few the service holds as many as one destination needs at once.
 
+mod giving;
 mod holding;
 
 use crate::registry::listen::origin::Origin;
 use crate::registry::local::port_need::{For, Need};
-use holding::{Held, RANGE, hold, hold_at, some_window};
+use holding::{Held, RANGE, hold, hold_at, range_len, some_window};
 use rustix::fd::OwnedFd;
 use rustix::net::sockopt;
 use rustix::process::{Resource, getrlimit};
 use std::collections::HashSet;
 use std::collections::hash_map::{Entry, HashMap};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 /// Fewest ports held, once one is needed, and most ports added at once.
 const STEP: (usize, usize) = (32, 256);
+/// No more than one in this many ports of the kernel's range is held before it is needed: programs of the same range bind ports, too.
+const FEW_SHARE: usize = 16;
 /// While fewer ports of a sort are held, no connection gets a port that another needs, except with lent slots: as on Linux a port is free when
 /// its connection has ended.
 const UNSHARED: usize = 4096;
@@ -115,7 +118,8 @@ fn ends_at(need: Need, since: Instant) -> Option<Instant> {
     need.lasts().map(|time| since + time)
 }
 
-/// A port that a closed listener's connections still need, held at the address that they have.
+/// A port that connections need, held at the address that they have: a closed listener's, or a connector's that a program wants to bind at
+/// another address.
 #[derive(Debug)]
 struct Kept {
     at: SocketAddr,
@@ -134,6 +138,13 @@ impl Kept {
         sockopt::set_socket_reuseaddr(&socket, reuses).ok()?;
         Some(Self { at, is_alone, _socket: socket })
     }
+
+    /// Holds the port at that address beside sockets that share it; from then on as `reuses` says. `None`: one of them does not.
+    fn beside(at: SocketAddr, reuses: bool) -> Option<Self> {
+        let socket = hold_at(at, true)?;
+        sockopt::set_socket_reuseaddr(&socket, reuses).ok()?;
+        Some(Self { at, is_alone: false, _socket: socket })
+    }
 }
 
 /// The ends in use, and their connections. An ended connection is removed later: when its ends are wanted, or after a pass over the ports.
@@ -144,6 +155,8 @@ pub struct PortSpace {
     pools: [Pool; Sort::COUNT],
     /// When so many ports of all sorts are held, the service has no descriptors for more.
     held_most: usize,
+    /// Fewest ports held of a sort, once one is needed: at most the first of [`STEP`].
+    fewest: usize,
     /// The first port of the window in which the next port is looked for.
     window: u16,
     /// The kernel gave no port at the last try.
@@ -155,9 +168,9 @@ pub struct PortSpace {
     new: usize,
     /// By family (true: IPv6) and port: how many connectors' ends in `taken` have the port.
     users: HashMap<(bool, u16), u32>,
-    /// By family (true: IPv6) and port: when the last connector's TIME-WAIT ends, of connections that have no slot any more.
-    connectors: HashMap<(bool, u16), Instant>,
-    /// By address: the same of acceptors.
+    /// By family (true: IPv6) and port, then by address: when the last connector's TIME-WAIT ends, of connections that have no slot any more.
+    connectors: HashMap<(bool, u16), HashMap<IpAddr, Instant>>,
+    /// By address and port: the same of acceptors.
     acceptors: HashMap<SocketAddr, Instant>,
     kept: Vec<Kept>,
 }
@@ -169,6 +182,7 @@ impl Default for PortSpace {
             next_own: *RANGE.start(),
             pools: Default::default(),
             held_most: usize::try_from(limit / DESCRIPTORS_SHARE).unwrap_or(usize::MAX),
+            fewest: STEP.0,
             window: some_window(),
             is_short: false,
             ahead: None,
@@ -266,7 +280,8 @@ impl PortSpace {
     /// True when no connector, alive or in TIME-WAIT, has the port.
     fn is_unused(&self, at: SocketAddr, now: Instant) -> bool {
         let port = (at.is_ipv6(), at.port());
-        !self.users.contains_key(&port) && self.connectors.get(&port).is_none_or(|until| *until <= now)
+        let is_over = |rests: &HashMap<IpAddr, Instant>| rests.values().all(|until| *until <= now);
+        !self.users.contains_key(&port) && self.connectors.get(&port).is_none_or(is_over)
     }
 
     /// True when no connection has these ends, and needs the connector's port.
@@ -302,16 +317,18 @@ impl PortSpace {
     /// all ports at most. The next search begins with them. If the kernel gives none, the next search may share ports; those of lent slots are
     /// always shared. Returns true when another search may find a port.
     pub fn hold_more(&mut self, sort: Sort) -> bool {
+        let range = range_len();
+        self.fewest = (range / FEW_SHARE).clamp(1, STEP.0);
         let len = self.pools[sort.index()].held.len();
         let left = self.held_most.saturating_sub(self.held_in_pools());
         let most = match sort.purpose {
-            For::Lent => left.min((RANGE.len() / 2).saturating_sub(len)),
+            For::Lent => left.min((range / 2).saturating_sub(len)),
             For::Plain | For::Reusing => left,
         };
         if most == 0 {
             return false;
         }
-        let wanted = len.clamp(STEP.0, STEP.1).min(most);
+        let wanted = len.clamp(self.fewest, STEP.1).min(most);
         let window = &mut self.window;
         let new: Vec<Held> =
             (0..wanted).map_while(|_| hold(sort.is_ipv6, sort.purpose == For::Reusing, window)).collect();
@@ -358,15 +375,19 @@ impl PortSpace {
 
     /// Gives ports back to the kernel when connections use less than a quarter of a sort.
     pub fn release(&mut self, now: Instant, is_live: impl Fn(&Ends, Origin) -> bool) {
-        self.connectors.retain(|_, until| now < *until);
+        self.connectors.retain(|_, rests| {
+            rests.retain(|_, until| now < *until);
+            !rests.is_empty()
+        });
         self.acceptors.retain(|_, until| now < *until);
-        if self.pools.iter().all(|pool| pool.held.len() <= STEP.0) {
+        let fewest = self.fewest;
+        if self.pools.iter().all(|pool| pool.held.len() <= fewest) {
             return;
         }
         self.forget_ended(is_live);
         let waiting = self.connectors.keys().map(|(_, port)| *port);
         let used: HashSet<u16> = self.taken.keys().map(|[at, _]| at.port()).chain(waiting).collect();
-        self.pools.iter_mut().for_each(|pool| pool.release(&used));
+        self.pools.iter_mut().for_each(|pool| pool.release(&used, fewest));
     }
 
     /// Records that `origin` uses these ends.
@@ -404,49 +425,22 @@ impl PortSpace {
         let Some(until) = ends_at(need, since).filter(|until| *until > since) else { return };
         let at = ends[end];
         let latest = match end {
-            0 => self.connectors.entry((at.is_ipv6(), at.port())).or_insert(until),
+            0 => {
+                let rests = self.connectors.entry((at.is_ipv6(), at.port())).or_default();
+                rests.entry(at.ip()).or_insert(until)
+            }
             _ => self.acceptors.entry(at).or_insert(until),
         };
         *latest = until.max(*latest);
     }
 
-    /// Notes what all connections with a port of that number need it for; `needs` is `None` for those that have ended.
+    /// Notes what all connections with a port of that number need it for, with 0 what all need their ports for; `needs` is `None` for those
+    /// that have ended.
     pub fn note_port(&mut self, port: u16, now: Instant, needs: impl Fn(&Ends, Origin) -> Option<[Need; 2]>) {
-        for (ends, taken) in self.taken.iter_mut().filter(|(ends, _)| ends.iter().any(|at| at.port() == port))
-        {
+        let is_it = |at: &SocketAddr| port == 0 || at.port() == port;
+        for (ends, taken) in self.taken.iter_mut().filter(|(ends, _)| ends.iter().any(is_it)) {
             taken.note(needs(ends, taken.origin).unwrap_or([Need::Nothing; 2]), now);
         }
-    }
-
-    /// A program wants to bind a socket to `at`, and the kernel says that the port is in use. Gives it back to the kernel where the service
-    /// holds it for no connection that needs it. The needs are noted. True: the program may try again.
-    pub fn give_back(&mut self, at: SocketAddr, now: Instant) -> bool {
-        let port = at.port();
-        let is_anywhere = at.ip() == IpAddr::from(Ipv6Addr::UNSPECIFIED);
-        let mut is_given = self.release_kept(Some(port), now);
-        for is_ipv6 in [false, true].into_iter().filter(|six| is_anywhere || *six == at.is_ipv6()) {
-            if self.is_needed(is_ipv6, port, now) {
-                continue;
-            }
-            for purpose in [For::Plain, For::Reusing, For::Lent] {
-                is_given |= self.pools[Sort { is_ipv6, purpose }.index()].give_back(port);
-            }
-            // What is left of these connections is the acceptor's end.
-            let its =
-                self.taken.iter_mut().filter(|([at, _], _)| (at.is_ipv6(), at.port()) == (is_ipv6, port));
-            its.for_each(|(_, taken)| taken.is_given_back = true);
-        }
-        is_given
-    }
-
-    /// True when a connector needs the port.
-    fn is_needed(&self, is_ipv6: bool, port: u16, now: Instant) -> bool {
-        let is_it = |at: &SocketAddr| at.port() == port && at.is_ipv6() == is_ipv6;
-        self.connectors.get(&(is_ipv6, port)).is_some_and(|until| now < *until)
-            || self
-                .taken
-                .iter()
-                .any(|(ends, taken)| is_it(&ends[0]) && !taken.is_given_back && taken.needs(0, now))
     }
 
     /// The addresses with that port that acceptors need. The needs are noted.
@@ -486,7 +480,7 @@ impl PortSpace {
         self.pools.iter().map(|pool| pool.held.len()).sum()
     }
 
-    /// The ports that are kept for closed listeners' connections, each once.
+    /// The ports that are held at single addresses, each once.
     pub fn kept_ports(&self) -> HashSet<u16> {
         self.kept.iter().map(|kept| kept.at.port()).collect()
     }
@@ -497,7 +491,10 @@ impl PortSpace {
         let mut kept = std::mem::take(&mut self.kept);
         kept.retain(|kept| {
             let is_asked_for = only.is_none_or(|port| port == kept.at.port());
-            !is_asked_for || self.needed_by_acceptors(kept.at.port(), now).contains(&kept.at)
+            let (at, port) = (kept.at, kept.at.port());
+            !is_asked_for
+                || self.needed_by_acceptors(port, now).contains(&at)
+                || self.needed_by_connectors(at.is_ipv6(), port, now).contains(&at.ip())
         });
         self.kept = kept;
         self.kept.len() < before
@@ -521,20 +518,13 @@ fn covers(local: SocketAddr, at: SocketAddr) -> bool {
 }
 
 impl Pool {
-    /// Gives one port back to the kernel. False: it is none of these.
-    fn give_back(&mut self, port: u16) -> bool {
-        let Some(index) = self.held.iter().position(|held| held.port == port) else { return false };
-        self.held.remove(index);
-        self.next = 0;
-        true
-    }
-
-    fn release(&mut self, used: &HashSet<u16>) {
+    /// Gives ports back that no connection uses, but keeps `fewest`.
+    fn release(&mut self, used: &HashSet<u16>, fewest: usize) {
         let in_use = self.held.iter().filter(|held| used.contains(&held.port)).count();
-        if self.held.len() <= STEP.0 || in_use * 4 >= self.held.len() {
+        if self.held.len() <= fewest || in_use * 4 >= self.held.len() {
             return;
         }
-        let mut spare = self.held.len() - (in_use * 2).max(STEP.0);
+        let mut spare = self.held.len() - (in_use * 2).max(fewest);
         self.held.retain(|held| {
             let goes = spare > 0 && !used.contains(&held.port);
             spare -= usize::from(goes);

@@ -327,6 +327,23 @@ impl Walk {
 
     fn send(&mut self, pid: Pid) {
         let Some((stream, own, _)) = self.usable_stream(pid, |end| end == End::Open) else { return };
+        self.send_by(pid, stream, own);
+        self.world.settle();
+        self.hear();
+    }
+
+    /// Sends, half of the time, by a socket that the process is about to close: the service hears of the bytes and of the end at once.
+    fn say_last_words(&mut self, pid: Pid, socket: SocketId) {
+        let Some(own) = self.linux.streams.get(&socket).copied() else { return };
+        let is_usable = own.is_established
+            && self.linux.peer_of(socket).end == End::Open
+            && self.programs[&pid].endpoint(socket).is_some();
+        if is_usable && self.seed.below(2) == 0 {
+            self.send_by(pid, socket, own);
+        }
+    }
+
+    fn send_by(&mut self, pid: Pid, stream: SocketId, own: Stream) {
         let wanted = 1 + self.seed.below(3000) as usize;
         let sent = self.programs[&pid].send(stream, own.sent, wanted);
         self.say(format_args!("{pid} sends {sent:?} of {wanted} by {stream}"));
@@ -335,8 +352,6 @@ impl Walk {
             Err(Errno::PIPE) if own.is_shut => {}
             other => panic!("{other:?} from send, shut down {}", own.is_shut),
         }
-        self.world.settle();
-        self.hear();
     }
 
     fn shut_down(&mut self, pid: Pid) {
@@ -377,6 +392,7 @@ impl Walk {
 
     fn close(&mut self, pid: Pid) {
         let Some(socket) = self.any_file(pid, |_| true) else { return };
+        self.say_last_words(pid, socket);
         self.say(format_args!("{pid} closes {socket}"));
         let (program, world) = self.program(pid);
         let needed = program.close(world, socket);
@@ -408,6 +424,8 @@ impl Walk {
     /// A child may be killed before it has said hello.
     fn kill(&mut self, pid: Pid) {
         self.say(format_args!("{pid} dies"));
+        let dying = self.any_file(pid, |file| matches!(file, File::Stream(_)));
+        dying.into_iter().for_each(|socket| self.say_last_words(pid, socket));
         let id = self.programs.remove(&pid).and_then(|program| program.line());
         self.linux.kill(pid);
         let line_first = self.seed.below(2) == 0;

@@ -139,6 +139,11 @@ impl Place {
         }
     }
 
+    /// True when the process behind the region can make more memory present for this side's rings.
+    pub fn may_grow(&self) -> bool {
+        self.memory().is_some_and(|memory| memory.area.lendable() < self.data_len())
+    }
+
     /// Lends a ring in this side's data area.
     pub fn lend(&self, pool: &mut Pool, class: usize) -> Option<Ring> {
         if let Other::Application(memory) = &self.other {
@@ -241,6 +246,15 @@ impl Place {
     }
 }
 
+/// An abrupt end of the connection, as one end's other side has announced it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cut {
+    /// The flags to pass on: RESET, or FAILED with its errno.
+    pub flags: u32,
+    /// The position where the stream of that side ends. A process may publish more bytes after its reset; they are not passed on.
+    pub end: u64,
+}
+
 /// One end of a relay, as its core uses it.
 #[derive(Debug)]
 pub struct End {
@@ -254,6 +268,8 @@ pub struct End {
     pub tail: u64,
     /// The other side's FIN was passed on, or no more of its bytes will be.
     pub ended: bool,
+    /// The other side has cut the connection, and bytes that it published before may still have to be passed on. `None`: it has not.
+    pub cut: Option<Cut>,
     /// The slot is no longer used by this end.
     pub gone: bool,
 }
@@ -262,7 +278,7 @@ impl End {
     /// A new end at the service's own side.
     pub fn new(memory: Arc<Memory>, slot: u32) -> Self {
         let place = Place::of_service(memory);
-        Self { place, slot, sender: Sender::default(), tail: 0, ended: false, gone: false }
+        Self { place, slot, sender: Sender::default(), tail: 0, ended: false, cut: None, gone: false }
     }
 
     /// A deputy that goes on where a process stopped. From here on its doorbell is rung.
@@ -271,7 +287,7 @@ impl End {
             watch(own, Some(TRUST_CONTEXT));
             own.rx_tail.load(Ordering::Acquire)
         });
-        Self { place, slot, sender, tail, ended: false, gone: false }
+        Self { place, slot, sender, tail, ended: false, cut: None, gone: false }
     }
 
     /// Flags of the other side's half.
@@ -296,14 +312,25 @@ impl End {
         self.place.tell(wakers, self.slot);
     }
 
-    /// The flags to pass on when the other side's `flags` abort the connection; 0: they do not.
-    pub fn cut(&self, flags: u32) -> u32 {
-        match flags {
+    /// Notes it when the other side's `flags` cut the connection. Returns the cut that was noted now or before.
+    pub fn note_cut(&mut self, flags: u32) -> Option<Cut> {
+        let found = match flags {
             _ if flags & RESET != 0 => RESET,
             // TCP over the port gives an errno as the reason.
             _ if flags & FAILED != 0 && self.place.is_deputy() => flags & (FAILED | 0xfff << ERRNO_SHIFT),
             _ => 0,
+        };
+        if found != 0 && self.cut.is_none() {
+            let halves = self.place.halves(self.slot);
+            let end = halves.map_or(self.tail, |(_, other)| other.tx_head.load(Ordering::Acquire));
+            self.cut = Some(Cut { flags: found, end });
         }
+        self.cut
+    }
+
+    /// Number of published bytes, out of `found` at this end's position, that may be passed on.
+    pub fn passable(&self, found: usize) -> usize {
+        self.cut.map_or(found, |cut| found.min(cut.end.saturating_sub(self.tail) as usize))
     }
 
     /// Passes the options of the connection's new holder, at `near`, on to the service's TCP, which this deputy faces.
@@ -339,7 +366,15 @@ impl End {
     pub fn leave(&mut self) -> Self {
         self.gone = true;
         let sender = std::mem::take(&mut self.sender);
-        Self { place: self.place.clone(), slot: self.slot, sender, tail: self.tail, ended: true, gone: true }
+        Self {
+            place: self.place.clone(),
+            slot: self.slot,
+            sender,
+            tail: self.tail,
+            ended: true,
+            cut: self.cut,
+            gone: true,
+        }
     }
 
     /// Closes a deputy's end as the process would have.

@@ -18,7 +18,24 @@ const WINDOW: u16 = 64;
 pub struct Held {
     /// The port's number, which other programs cannot bind.
     pub port: u16,
-    _socket: OwnedFd,
+    socket: OwnedFd,
+}
+
+impl Held {
+    /// Lets other sockets with `SO_REUSEADDR` have the port, too, or not. False: the kernel refuses.
+    pub fn share(&self, reuses: bool) -> bool {
+        sockopt::set_socket_reuseaddr(&self.socket, reuses).is_ok()
+    }
+}
+
+/// Number of ports from which the kernel chooses for the programs of this network namespace.
+pub fn range_len() -> usize {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let bounds: Vec<usize> = text.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect();
+    match bounds[..] {
+        [first, last] => (last + 1).saturating_sub(first),
+        _ => RANGE.len(),
+    }
 }
 
 /// The first port of any window: services of one network namespace, and one after another, look for ports at different places.
@@ -41,7 +58,7 @@ pub fn hold(is_ipv6: bool, reuses: bool, window: &mut u16) -> Option<Held> {
         sockopt::set_socket_reuseaddr(&socket, true).ok()?;
     }
     let at = SocketAddr::try_from(getsockname(&socket).ok()?).ok()?;
-    Some(Held { port: at.port(), _socket: socket })
+    Some(Held { port: at.port(), socket })
 }
 
 /// Binds the socket to a port of the window; when all of them are in use, to one of the windows after it. Where the kernel knows no windows

@@ -5,7 +5,7 @@ use super::*;
 use crate::sys::set_local_port_range;
 use rustix::fd::AsFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 #[test]
 fn a_port_in_use_with_the_same_peer_is_skipped_in_the_next_round() {
@@ -350,4 +350,71 @@ fn the_ports_of_every_purpose_leave_half_of_the_descriptors_to_others() {
         assert_eq!(find(&mut ports, a), None, "one destination has a port once");
         assert!(find(&mut ports, b).is_some(), "another destination shares them");
     }
+}
+
+#[test]
+fn a_connectors_port_can_be_bound_at_other_addresses() {
+    let begin = Instant::now();
+    for (own, other, any) in [("127.0.0.1", "127.0.0.2", "0.0.0.0"), ("::1", "::1", "::")] {
+        for purpose in [For::Plain, For::Reusing] {
+            let local: IpAddr = own.parse().unwrap();
+            let (to, sort) = (SocketAddr::new(local, 80), Sort { is_ipv6: local.is_ipv6(), purpose });
+            let mut ports = PortSpace::default();
+            ports.hold_more(sort);
+            let port = ports.find_held(sort, local, to, begin, |_, _| true).unwrap();
+            let [at, other, any] = [own, other, any].map(|ip| SocketAddr::new(ip.parse().unwrap(), port));
+            ports.take([at, to], Origin::Relay(1));
+            let held = ports.held();
+            for taken in [at, any] {
+                assert!(!ports.give_back(taken, begin), "{taken}");
+            }
+            assert_eq!(ports.held(), held, "nothing has changed");
+            if other == at {
+                continue;
+            }
+            assert!(ports.give_back(other, begin));
+            assert!(hold_at(other, false).is_some(), "another address");
+            assert!(hold_at(at, false).is_none() && hold_at(any, false).is_none(), "its own address");
+            assert_eq!(hold_at(at, true).is_some(), purpose == For::Reusing, "as the connector has asked");
+            assert!(!ports.give_back(at, begin), "the connection lives");
+            assert_ne!(ports.find_held(sort, other.ip(), to, begin, |_, _| false), Some(port));
+            ports.end(&[at, to], Origin::Relay(1), [Need::TimeWait, Need::Nothing], begin);
+            assert!(!ports.release_kept(None, begin + 59 * S) && hold_at(at, false).is_none());
+            assert!(ports.release_kept(None, begin + 60 * S) && hold_at(at, false).is_some());
+        }
+    }
+}
+
+#[test]
+fn a_port_is_held_at_few_single_addresses() {
+    let local: IpAddr = "127.0.0.1".parse().unwrap();
+    let sort = Sort { is_ipv6: false, purpose: For::Plain };
+    let (begin, to) = (Instant::now(), SocketAddr::new(local, 80));
+    let mut ports = PortSpace::default();
+    ports.hold_more(sort);
+    let port = ports.pools[sort.index()].held[0].port;
+    let at = |last: u8| SocketAddr::new(IpAddr::from([127, 0, 0, last]), port);
+    (1..=17).for_each(|last| ports.take([at(last), to], Origin::Relay(u32::from(last))));
+    assert!(!ports.give_back(at(99), begin), "each address would cost a descriptor");
+    ports.end(&[at(17), to], Origin::Relay(17), [Need::Nothing; 2], begin);
+    assert!(ports.give_back(at(99), begin));
+    assert!(hold_at(at(16), false).is_none() && hold_at(at(17), false).is_some());
+}
+
+#[test]
+fn all_ports_that_no_connection_needs_go_back_for_a_program_that_finds_none() {
+    let (begin, local): (_, IpAddr) = (Instant::now(), "127.0.0.1".parse().unwrap());
+    let mut ports = PortSpace::default();
+    let sorts = [For::Plain, For::Reusing].map(|purpose| Sort { is_ipv6: false, purpose });
+    let [live, reset] = sorts.map(|sort| connection(&mut ports, sort));
+    ports.hold_more(Sort { is_ipv6: true, purpose: For::Plain });
+    let of_ipv6 = ports.pools[3].held.len();
+    ports.end(&reset, Origin::Relay(1), [Need::Nothing; 2], begin);
+    assert!(ports.give_any_back(local, begin));
+    assert_eq!(ports.held(), 1 + of_ipv6, "the port of the connection that lives, and another family's");
+    assert!(hold_at(live[0], false).is_none() && hold_at(reset[0], false).is_some());
+    assert!(!ports.give_any_back(local, begin), "there are no more");
+    assert!(ports.give_any_back(Ipv6Addr::UNSPECIFIED.into(), begin) && ports.held() == 1);
+    ports.end(&live, Origin::Relay(1), [Need::TimeWait, Need::Nothing], begin);
+    assert!(!ports.give_any_back(local, begin + 59 * S) && ports.give_any_back(local, begin + 60 * S));
 }
