@@ -1,12 +1,14 @@
 """Services and programs in PID namespaces: numbers of processes mean something else there, or nothing."""
 
+import json
 import os
 import platform
+import socket
 import subprocess
 
-from lib.process import Skip, children, require, until
+from lib.process import Skip, children, kill_all, require, until
 from lib.registry import add, test
-from lib.world import PEERS, PYTHON, find, free_port
+from lib.world import PEERS, PYTHON, TAP, find, free_port
 
 PROGRAM = [*PYTHON, PEERS / "contained.py"]
 HOST = ()
@@ -121,6 +123,29 @@ def no_administrator(w):
     require(refused.returncode == 1 and "only the service's own user" in refused.stderr, refused.stderr)
     again = w.command("up")
     require(again.returncode == 1 and "already up at" in again.stderr and "pid 0" not in again.stderr, again.stderr)
+
+
+@test("pid_namespaces.an_agent_outside_is_heard", kernel=False, own_service=True, namespace=True)
+def agent_outside(w):
+    needs_namespaces()
+    service, place = w.directory / "cc", w.directory / "agent"
+    for flags in (HOST, CONTAINER):
+        w.up(*TAP, "--cc-socket", service, "--cc-agents", place, within=within(flags))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as agent:
+            agent.bind(str(place))
+            agent.sendto(b"", str(service))
+
+            def heard():
+                known = json.loads(w.command("cc", "list", "--json").stdout)["agents"][0]
+                return known if known["attached"] else None
+
+            pid = until(heard, 60, "the service has heard the agent")["pid"]
+            require(pid == (None if flags else os.getpid()), f"{flags}: {pid}")
+            words = "there, in another PID namespace" if flags else f"pid {os.getpid()}"
+            require(words in w.command("cc", "list").stdout, words)
+        place.unlink()
+        kill_all(children(w.service.pid) or [w.service.pid])
+        w.service.wait()
 
 
 @test("pid_namespaces.processes_that_are_not_visible_have_no_number", kernel=False, own_service=True)
