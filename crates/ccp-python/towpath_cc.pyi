@@ -120,6 +120,9 @@ class Outcome:
     def throughputs(self) -> List[List[float]]:
         """Payload bits per second of each flow, a list for each run."""
     @property
+    def bounded(self) -> List[float]:
+        """Part of the time in which the receiver's window, and no algorithm, held data back, for each run."""
+    @property
     def jain(self) -> List[float]:
         """Jain's index of fairness of each run."""
     @property
@@ -139,8 +142,10 @@ def try_(
     seconds: float = 30.0,
     seed: int = 1,
     staleness_us: int = 20,
+    buffer: Optional[str] = None,
 ) -> Outcome:
-    """Flows of an algorithm over a simulated link: rate, round trip, queue, and then what `towpath link` has (`loss=0.1%`, `ecn=65p`)."""
+    """Flows of an algorithm over a simulated link: rate, round trip, queue, and then what `towpath link` has (`loss=0.1%`, `ecn=65p`).
+    `buffer` is the largest receive window of each flow, such as "4mib"; by default it is twice what line and queue hold."""
 
 def names() -> List[str]:
     """All algorithms that have a name: those built into the datapath, and those of crate ccp-algorithms."""
@@ -160,6 +165,7 @@ class Observation(TypedDict):
     in_flight: int
     cwnd: int
     rate: int
+    bounded_us: int
     queue: int
     is_over: bool
 
@@ -177,6 +183,7 @@ class Env:
         seconds: float = 30.0,
         seed: int = 1,
         staleness_us: int = 20,
+        buffer: Optional[str] = None,
     ) -> Self: ...
     def reset(self, seed: Optional[int] = None) -> Observation:
         """Begins an episode; its first observation."""

@@ -90,9 +90,8 @@ fn a_handle_of_a_failed_flow_changes_nothing() {
     assert!(bench.commands().is_empty());
 }
 
-/// What a flow with a failed algorithm does from then on.
-#[test]
-fn the_fallback_is_reno_in_the_datapath() {
+/// The program of a flow with a failed algorithm, and its machine.
+fn fallback() -> (std::sync::Arc<ccp_vm::Program>, Machine) {
     let mut bench = Bench::with(Scripted::new("bad", &Diary::default(), |_, _| Err("always".into())));
     bench.open(1, "");
     bench.report(1, COUNT, &[0, 0]);
@@ -100,9 +99,15 @@ fn the_fallback_is_reno_in_the_datapath() {
         Some(Command::Program { program, number: FALLBACK, .. }) => program,
         other => panic!("{other:?}"),
     };
-    let mss = u64::from(MSS);
     let mut machine = Machine::new(&program, 0);
-    assert!(machine.set_control(0, mss));
+    assert!(machine.set_control(0, u64::from(MSS)));
+    (program, machine)
+}
+
+/// What a flow with a failed algorithm does from then on.
+#[test]
+fn the_fallback_is_reno_in_the_datapath() {
+    let (mss, (program, mut machine)) = (u64::from(MSS), fallback());
     let mut run = |cwnd: u64, rate: u64, signals: Signals| {
         let decision =
             machine.run(&program, &Invocation { signals: &signals, cwnd, rate }).expect("no fault");
@@ -110,7 +115,8 @@ fn the_fallback_is_reno_in_the_datapath() {
         (decision.cwnd, decision.rate)
     };
     let acked = |now_us, bytes_acked| Signals { now_us, bytes_acked, rtt_us: 20_000, ..Signals::default() };
-    assert_eq!(run(5 * mss, 0, acked(0, mss)), (6 * mss, 0), "below ten segments it doubles");
+    let first = Signals { bytes_in_flight: 4 * mss, ..acked(0, mss) };
+    assert_eq!(run(5 * mss, 0, first), (6 * mss, 0), "below ten segments it doubles");
     assert_eq!(run(40 * mss, 0, acked(1, 41 * mss)), (41 * mss, 0), "one segment for each window");
     let lost = |now_us| Signals { lost_packets: 1, ..acked(now_us, 0) };
     assert_eq!(run(40 * mss, 0, lost(1000)).0, 20 * mss);
@@ -118,6 +124,21 @@ fn the_fallback_is_reno_in_the_datapath() {
     assert_eq!(run(20 * mss, 0, Signals { was_timeout: true, ..lost(90_000) }).0, mss);
     let (cwnd, rate) = run(20 * mss, 1, acked(200_000, 0));
     assert_eq!(rate, cwnd * 2_000_000 / 20_000, "an old rate does not bind");
+}
+
+/// A window of which an application or the peer's window leaves most unused stays as it is (RFC 7661).
+#[test]
+fn the_fallback_does_not_grow_a_window_that_is_not_used() {
+    let (mss, (program, mut machine)) = (u64::from(MSS), fallback());
+    let mut after_ten_windows = |cwnd: u64, flight: u64| {
+        (0..10).fold(cwnd, |cwnd, i| {
+            let signals = Signals { now_us: i, bytes_acked: flight, rtt_us: 20_000, ..Signals::default() };
+            machine.run(&program, &Invocation { signals: &signals, cwnd, rate: 0 }).expect("no fault").cwnd
+        })
+    };
+    assert_eq!(after_ten_windows(4 * mss, mss), 4 * mss, "in slow start");
+    assert_eq!(after_ten_windows(40 * mss, 20 * mss), 40 * mss, "after it");
+    assert!(after_ten_windows(40 * mss, 40 * mss) > 45 * mss, "a window that is used grows");
 }
 
 #[test]

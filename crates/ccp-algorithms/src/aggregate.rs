@@ -8,7 +8,7 @@ use ccp_agent::{
     Aggregate, Datapath, Duration, FlowInfo, FlowKey, Group, Instant, Outcome, Report, apportion,
 };
 
-use crate::{ROUND, named};
+use crate::{ROUND, is_used, named};
 
 /// The aggregate, which flows choose as `aggregate`. Wrap it in [`ccp_agent::Aggregated`].
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +17,8 @@ pub struct BySource;
 struct Member {
     datapath: Datapath,
     weight: u32,
+    /// Its part of the window, bytes.
+    part: u64,
 }
 
 /// The flows of one address.
@@ -61,12 +63,12 @@ impl Aggregate for BySource {
 
 impl Whole {
     /// Gives each flow its share.
-    fn share(&self) -> Outcome {
+    fn share(&mut self) -> Outcome {
         let weights: Vec<u32> = self.members.values().map(|member| member.weight).collect();
         let parts = apportion(self.cwnd as u64, &weights);
-        for (member, part) in self.members.values().zip(parts) {
-            let part = part.max(self.mss as u64);
-            member.datapath.update(&[("Cwnd", part), ("interval_us", self.rtt_us)])?;
+        for (member, part) in self.members.values_mut().zip(parts) {
+            member.part = part.max(self.mss as u64);
+            member.datapath.update(&[("Cwnd", member.part), ("interval_us", self.rtt_us)])?;
         }
         Ok(())
     }
@@ -92,22 +94,23 @@ impl Group for Whole {
             self.mss = info.mss as f64;
         }
         datapath.set_program("round", &[("interval_us", self.rtt_us)])?;
-        self.members.insert(info.flow, Member { datapath, weight });
+        self.members.insert(info.flow, Member { datapath, weight, part: 0 });
         self.share()
     }
 
     fn on_report(&mut self, flow: FlowKey, report: &Report) -> Outcome {
         let Some(member) = self.members.get(&flow) else { return Ok(()) };
-        let now = member.datapath.now();
+        let (now, is_slow_start) = (member.datapath.now(), self.cwnd < self.ssthresh);
+        let is_used = is_used(member.part, report.get("flight")?, self.mss as u64, is_slow_start);
         if report.get("rtt")? < 1_000_000 {
             self.rtt_us = report.get("rtt")?;
         }
         let acked = report.get("acked")? as f64;
         if report.get("lost")? > 0 {
             self.lost(now, report.get("timeout")? != 0);
-        } else if self.cwnd < self.ssthresh {
+        } else if is_used && is_slow_start {
             self.cwnd += acked;
-        } else {
+        } else if is_used {
             // Each flow adds its segment for each of its windows, as so many Renos would.
             self.cwnd += self.mss * self.members.len() as f64 * acked / self.cwnd;
         }

@@ -2,7 +2,7 @@
 
 use ccp_agent::{Algorithm, Datapath, Failure, Flow, FlowInfo, Outcome, Report};
 
-use crate::{ROUND, named};
+use crate::{ROUND, is_used, named};
 
 /// The algorithm, which flows choose as `aimd`.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,7 @@ impl Flow for AimdFlow {
     fn on_report(&mut self, report: &Report) -> Outcome {
         if report.get("lost")? > 0 {
             self.cwnd = (self.cwnd / 2).max(2 * self.mss);
-        } else {
+        } else if is_used(self.cwnd, report.get("flight")?, self.mss, false) {
             self.cwnd += report.get("acked")? * self.mss / self.cwnd;
         }
         let rtt = report.get("rtt")?.min(100_000);

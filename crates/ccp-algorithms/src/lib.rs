@@ -31,7 +31,7 @@ pub mod vegas;
 use ccp_agent::{Agent, Aggregated, Error};
 
 /// Sums of a round trip that several algorithms decide by: `acked`, `lost`, `timeout`, the least `rtt` ([`ccp_agent::INFINITY`] without a
-/// sample); a report each `interval_us` and at each loss.
+/// sample), the most bytes in flight (`flight`); a report each `interval_us` and at each loss.
 pub const ROUND: &str = include_str!("programs/round.ccp");
 
 /// An agent with all algorithms of this crate; Cubic is the default.
@@ -63,6 +63,13 @@ const INITIAL_SEGMENTS: u64 = 10;
 /// window of segments. `None`: a new flow. Its slow start ends with a loss.
 fn grown(info: &ccp_agent::FlowInfo) -> Option<u64> {
     (info.cwnd > INITIAL_SEGMENTS * info.mss).then_some(info.cwnd)
+}
+
+/// True if a window of `cwnd` bytes, of which at most `flight` were in flight in a round trip, is used and may grow, as in Linux: slow start may
+/// open it to twice that, later growth to an eighth more, at least a segment. An application or a receiver that holds data back would else let it
+/// grow without an end (RFC 7661).
+fn is_used(cwnd: u64, flight: u64, mss: u64, is_slow_start: bool) -> bool {
+    if is_slow_start { flight > cwnd / 2 } else { flight + mss.max(cwnd / 8) > cwnd }
 }
 
 /// A program under a name, as [`ccp_agent::Algorithm::programs`] returns it.

@@ -2,7 +2,7 @@
 
 use ccp_agent::{Algorithm, Datapath, Failure, Flow, FlowInfo, INFINITY, Outcome, Report};
 
-use crate::{ROUND, named};
+use crate::{ROUND, is_used, named};
 
 /// Segments in the queue at least and at most (the paper's alpha and beta), and where slow start ends (gamma).
 const ALPHA: f64 = 2.0;
@@ -46,17 +46,19 @@ impl Algorithm for Vegas {
 }
 
 impl VegasFlow {
-    fn grow(&mut self, rtt: u64) {
+    fn steer(&mut self, rtt: u64, flight: u64) {
         // What of the window the path does not hold lies in the queue.
         let queued = self.cwnd as f64 / self.mss as f64 * (rtt - self.rtt_min) as f64 / rtt as f64;
+        // Slow start doubles the whole window at once, so all of it must have been used.
+        let is_used = is_used(self.cwnd, flight, self.mss, false);
         if self.is_slow_start {
             self.is_slow_start = queued <= GAMMA;
             self.is_growing = !self.is_growing;
-            if self.is_slow_start && self.is_growing {
+            if self.is_slow_start && self.is_growing && is_used {
                 self.cwnd *= 2;
             }
         } else if queued < ALPHA {
-            self.cwnd += self.mss;
+            self.cwnd += if is_used { self.mss } else { 0 };
         } else if queued > BETA {
             self.cwnd -= self.mss;
         }
@@ -71,7 +73,7 @@ impl Flow for VegasFlow {
             self.cwnd = if report.get("timeout")? != 0 { self.mss } else { self.cwnd * 3 / 4 };
         } else if rtt != INFINITY && rtt > 0 {
             self.rtt_min = self.rtt_min.min(rtt);
-            self.grow(rtt);
+            self.steer(rtt, report.get("flight")?);
         }
         self.cwnd = self.cwnd.max(2 * self.mss);
         let interval = if rtt == INFINITY { 100_000 } else { rtt };

@@ -1,6 +1,9 @@
 //! Reno, Cubic, AIMD, DCTCP.
 
-use ccp_algorithms::{aimd::Aimd, all, cubic::Cubic, dctcp::Dctcp, reno::Reno};
+use ccp_agent::Aggregated;
+use ccp_algorithms::{
+    aggregate::BySource, aimd::Aimd, all, cubic::Cubic, dctcp::Dctcp, reno::Reno, vegas::Vegas,
+};
 
 use crate::model::{MSS, Path, World, ms};
 
@@ -117,5 +120,40 @@ fn a_flow_that_comes_with_a_grown_window_goes_on_in_congestion_avoidance() {
         after_ten_round_trips(Dctcp, None),
     ] {
         assert!(window > 82 || lost > 0, "{window} segments, {lost} lost: a new flow doubles until it loses");
+    }
+}
+
+/// The windows, in segments, of a flow that never has more than 100 segments in flight for ten seconds, and a second after that limit is gone.
+fn unused_and_used(algorithm: impl ccp_agent::Algorithm + 'static) -> (u64, u64) {
+    let mut world = World::new(Path::new(800.0, 20, 4.0), algorithm);
+    world.flow(1, 0, 100_000);
+    world.run(0);
+    world.senders.get_mut(&1).expect("it has begun").limit = 100 * MSS;
+    world.run(10_000);
+    let unused = world.senders[&1].cwnd / MSS;
+    world.senders.get_mut(&1).expect("it goes on").limit = u64::MAX;
+    world.run(11_000);
+    (unused, world.senders[&1].cwnd / MSS)
+}
+
+/// "CUBIC does not increase its congestion window if a flow is application limited" (RFC 9438 section 5.8), where the receiver's window counts as
+/// the application; RFC 7661 says the same of every algorithm. Without it the window was the largest that there is.
+#[test]
+fn a_window_that_is_not_used_does_not_grow() {
+    for (name, (unused, used)) in [
+        ("reno", unused_and_used(Reno)),
+        ("cubic", unused_and_used(Cubic)),
+        ("dctcp", unused_and_used(Dctcp)),
+        ("aimd", unused_and_used(Aimd)),
+        ("vegas", unused_and_used(Vegas)),
+        ("aggregate", unused_and_used(Aggregated::new(BySource))),
+    ] {
+        // An agent may add what one report of its slow start acknowledges.
+        let most = if name == "aggregate" { 310 } else { 210 };
+        assert!(
+            (100..=most).contains(&unused),
+            "{name}: a window of {unused} segments of which 100 were used"
+        );
+        assert!(used > unused + 20, "{name}: {unused} segments, then {used}: a window that is used grows");
     }
 }

@@ -25,6 +25,9 @@
     (:= wmax Cwnd)
     (:= k_ms 0)
     (reset))
+# A window of which less than half is in flight must not grow (RFC 7661).
+(when (< (+ Flow.bytes_in_flight Ack.bytes_acked) (/ Cwnd 2))
+    (:= Cwnd Cwnd))
 (when is_slow_start
     (:= Cwnd (+ Cwnd Ack.bytes_acked)))
 (when true

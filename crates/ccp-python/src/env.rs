@@ -17,8 +17,9 @@ pub struct PyEnv {
 
 #[pymethods]
 impl PyEnv {
+    #[allow(clippy::too_many_arguments, reason = "Python names each of them")]
     #[new]
-    #[pyo3(signature = (*, link="48mbit,20ms,1bdp", against=None, flows=1, interval_us=10_000, seconds=30.0, seed=1, staleness_us=20))]
+    #[pyo3(signature = (*, link="48mbit,20ms,1bdp", against=None, flows=1, interval_us=10_000, seconds=30.0, seed=1, staleness_us=20, buffer=None))]
     fn new(
         link: &str,
         against: Option<&Bound<'_, PyAny>>,
@@ -27,22 +28,17 @@ impl PyEnv {
         seconds: f64,
         seed: u64,
         staleness_us: u64,
+        buffer: Option<String>,
     ) -> PyResult<Self> {
-        let options = Options {
-            link: link.to_owned(),
-            trace: None,
-            flows,
-            seconds,
-            staleness_us,
-            seed,
-            records: false,
-        };
+        let (link, trace, records) = (link.to_owned(), None, false);
+        let options = Options { link, trace, flows, buffer, seconds, staleness_us, seed, records };
         let (time, staleness) = options.times().map_err(PyValueError::new_err)?;
         let rival = against.map(contestant).transpose()?;
         let rival = rival.map(|contestant| Entry { contestant, flows });
         let path = options.path().map_err(PyValueError::new_err)?;
+        let buffer = options.buffer().map_err(PyValueError::new_err)?;
         let interval = Duration::from_us(interval_us);
-        let setting = EnvSetting { path, rival, interval, time, staleness, seed };
+        let setting = EnvSetting { path, rival, interval, buffer, time, staleness, seed };
         Ok(Self { setting, env: None })
     }
 
@@ -79,6 +75,7 @@ fn shown<'py>(py: Python<'py>, seen: &Observation) -> PyResult<Bound<'py, PyDict
         ("in_flight", seen.in_flight),
         ("cwnd", seen.cwnd),
         ("rate", seen.rate),
+        ("bounded_us", seen.bounded_us),
         ("queue", seen.queue),
     ];
     numbers.into_iter().try_for_each(|(name, value)| values.set_item(name, value))?;

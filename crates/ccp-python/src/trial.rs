@@ -37,6 +37,12 @@ impl PyOutcome {
         self.0.races.iter().map(ccp_try::Race::throughputs).collect()
     }
 
+    /// Part of the time in which the receiver's window, and no algorithm, held data back: one number for each run.
+    #[getter]
+    fn bounded(&self) -> Vec<f64> {
+        self.0.races.iter().map(ccp_try::Race::bounded).collect()
+    }
+
     /// Jain's index of fairness of each run.
     #[getter]
     fn jain(&self) -> Vec<f64> {
@@ -55,8 +61,9 @@ impl PyOutcome {
 }
 
 /// Runs a trial: see `towpath_cc.pyi`.
+#[allow(clippy::too_many_arguments, reason = "Python names each of them")]
 #[pyfunction]
-#[pyo3(signature = (subject, *, against=None, link="48mbit,20ms,1bdp", flows=1, seconds=30.0, seed=1, staleness_us=20))]
+#[pyo3(signature = (subject, *, against=None, link="48mbit,20ms,1bdp", flows=1, seconds=30.0, seed=1, staleness_us=20, buffer=None))]
 pub fn try_(
     subject: &Bound<'_, PyAny>,
     against: Option<&Bound<'_, PyAny>>,
@@ -65,9 +72,10 @@ pub fn try_(
     seconds: f64,
     seed: u64,
     staleness_us: u64,
+    buffer: Option<String>,
 ) -> PyResult<PyOutcome> {
-    let options =
-        Options { link: link.to_owned(), trace: None, flows, seconds, staleness_us, seed, records: false };
+    let (link, trace, records) = (link.to_owned(), None, false);
+    let options = Options { link, trace, flows, buffer, seconds, staleness_us, seed, records };
     run(subject, against, &options)
 }
 

@@ -297,6 +297,18 @@ class Checks(unittest.TestCase):
         races = json.loads(pages[0].json())["races"]
         self.assertEqual([race["title"] for race in races], ["aimd alone", "cubic alone", "aimd against cubic"])
 
+    def test_a_trial_and_an_environment_say_how_often_the_receiver_decides(self):
+        small, enough = (cc.try_("cubic", link="100mbit,20ms,1bdp", seconds=1, buffer=buffer) for buffer in ("64kib", None))
+        self.assertGreater(small.bounded[0], 0.5)
+        self.assertLess(enough.bounded[0], 0.2)
+        env = cc.Env(link="100mbit,20ms,1bdp", seconds=1, interval_us=20_000, buffer="64kib")
+        seen = env.reset()
+        while not seen["is_over"]:
+            seen = env.step(cwnd=1_000_000)
+        self.assertGreater(seen["bounded_us"], 500_000)
+        with self.assertRaises(ValueError):
+            cc.try_("cubic", buffer="much")
+
     def test_an_environment_is_steered_step_by_step(self):
         env = cc.Env(link=LINK, seconds=2, interval_us=20_000)
 

@@ -21,6 +21,8 @@ pub struct EnvSetting {
     pub rival: Option<Entry>,
     /// Least time between two reports of the flow.
     pub interval: Duration,
+    /// Bytes of each flow's largest receive window; `None`: as much as the path can need ([`RaceSetting::buffer`]).
+    pub buffer: Option<u32>,
     /// Length of an episode.
     pub time: Duration,
     /// Time from a report until the step that answers it is in force.
@@ -54,6 +56,8 @@ pub struct Observation {
     pub cwnd: u64,
     /// Rate of the pacer in force, bytes per second; 0: it does not pace.
     pub rate: u64,
+    /// Time during which nothing but the receiver's window held data back, since the beginning of the episode, microseconds.
+    pub bounded_us: u64,
     /// Packets in the bottleneck's queue, which no sender outside of a simulator knows.
     pub queue: u64,
     /// The episode is over: the next step begins nothing.
@@ -96,9 +100,10 @@ impl Env {
         });
         let own = Entry { contestant: Contestant::agent("learner", maker), flows: 1 };
         let entries = std::iter::once(own).chain(setting.rival.clone()).collect();
-        let (path, time, staleness, seed) =
-            (setting.path.clone(), setting.time, setting.staleness, setting.seed);
-        let stage = Stage::new(&RaceSetting { path, entries, time, staleness, seed, keeps_datagrams: false });
+        let (path, buffer, time) = (setting.path.clone(), setting.buffer, setting.time);
+        let (staleness, seed, keeps_datagrams) = (setting.staleness, setting.seed, false);
+        let race = RaceSetting { path, entries, time, buffer, staleness, seed, keeps_datagrams };
+        let stage = Stage::new(&race);
         let mut env = Self { setting, stage, inbox };
         let first = env.next();
         (env, first)
@@ -154,6 +159,7 @@ impl Env {
             in_flight: value("in_flight"),
             cwnd: seen.map_or(0, |seen| u64::from(seen.cwnd)),
             rate: seen.map_or(0, |seen| seen.pace_rate),
+            bounded_us: seen.map_or(0, |seen| seen.window_bound.as_us()),
             queue: queue as u64,
             is_over: report.is_none(),
         }

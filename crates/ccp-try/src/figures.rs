@@ -17,6 +17,8 @@ pub struct FlowFigures {
     pub rtt_p95_ms: f64,
     /// Mean of the congestion window, bytes.
     pub cwnd_mean: f64,
+    /// Part of the time in which nothing but the receiver's window held data back.
+    pub bounded: f64,
 }
 
 /// The queue in the same time.
@@ -51,6 +53,8 @@ impl Race {
         let received = |sample: Option<&Sample>| sample.map_or(0, |sample| sample.received);
         let bytes = received(seen.last()) - received(seen.first());
         let seconds = seen.len().saturating_sub(1) as f64 * self.every.as_ns() as f64 / 1e9;
+        let held = |sample: Option<&Sample>| sample.map_or(0, |sample| sample.window_bound.as_ns());
+        let held_ns = held(seen.last()).saturating_sub(held(seen.first()));
         let ms = |sample: &Sample| f64::from(sample.rtt_us) / 1e3;
         let mut rtts: Vec<f64> = seen.iter().filter(|sample| sample.rtt_us > 0).map(ms).collect();
         rtts.sort_by(f64::total_cmp);
@@ -58,6 +62,7 @@ impl Race {
             throughput: if seconds > 0.0 { bytes as f64 * 8.0 / seconds } else { 0.0 },
             rtt_mean_ms: mean(rtts.iter().copied()),
             rtt_p95_ms: percentile(&rtts, 0.95).unwrap_or(0.0),
+            bounded: if seconds > 0.0 { held_ns as f64 / 1e9 / seconds } else { 0.0 },
             cwnd_mean: mean(seen.iter().map(|sample| f64::from(sample.cwnd))),
         }
     }
@@ -75,6 +80,13 @@ impl Race {
     #[must_use]
     pub fn throughputs(&self) -> Vec<f64> {
         self.flows.iter().map(|flow| self.flow_figures(flow).throughput).collect()
+    }
+
+    /// Part of the time, as a mean over all flows, in which nothing but the receiver's window held data back: then the buffers decide about
+    /// the throughput, and no algorithm.
+    #[must_use]
+    pub fn bounded(&self) -> f64 {
+        mean(self.flows.iter().map(|flow| self.flow_figures(flow).bounded))
     }
 
     /// Jain's index of fairness over the throughputs of all flows: 1 is equal.

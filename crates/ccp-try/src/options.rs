@@ -4,6 +4,7 @@ use crate::contestant::Contestant;
 use crate::path::Path;
 use crate::trial::Trial;
 use base::Duration;
+use base::limits::{RING_MAX, RING_MIN};
 use link::Trace;
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +23,8 @@ pub struct Options {
     pub trace: Option<(String, String)>,
     /// Flows of each contestant, from 1 to 1000.
     pub flows: u32,
+    /// The largest receive window of each flow as text (`4mib`, `150kb`); `None`: twice what line and queue hold.
+    pub buffer: Option<String>,
     /// Length of a run in virtual seconds, at most an hour.
     pub seconds: f64,
     /// Microseconds from a report until the agent's answer is in force, at most ten seconds.
@@ -38,6 +41,7 @@ impl Default for Options {
             link: "48mbit,20ms,1bdp".to_owned(),
             trace: None,
             flows: 1,
+            buffer: None,
             seconds: 30.0,
             staleness_us: 20,
             seed: 1,
@@ -54,8 +58,20 @@ impl Options {
     pub fn trial(&self, contestant: Contestant, rival: Option<Contestant>) -> Result<Trial, String> {
         let (time, staleness) = self.times()?;
         let (flows, seed) = (self.flows, self.seed);
-        let (path, keeps_datagrams) = (self.path()?, self.records);
-        Ok(Trial { contestant, rival, path, flows, time, staleness, seed, keeps_datagrams })
+        let (path, buffer, keeps_datagrams) = (self.path()?, self.buffer()?, self.records);
+        Ok(Trial { contestant, rival, path, flows, buffer, time, staleness, seed, keeps_datagrams })
+    }
+
+    /// Bytes of each flow's largest receive window, if the options name them.
+    ///
+    /// # Errors
+    /// When the text is no number of bytes, or one that no connection can have.
+    pub fn buffer(&self) -> Result<Option<u32>, String> {
+        let Some(text) = &self.buffer else { return Ok(None) };
+        let bytes = link::parse_bytes(text).and_then(|bytes| u32::try_from(bytes).ok());
+        let bytes = bytes.filter(|bytes| (RING_MIN..=RING_MAX).contains(bytes));
+        let why = || format!("`{text}` is no buffer: give from 4kib to 256mib, as in 4mib or 150kb");
+        bytes.map(Some).ok_or_else(why)
     }
 
     /// The length of a run, and the time from a report until the answer is in force; all plain numbers are checked.

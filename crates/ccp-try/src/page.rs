@@ -2,7 +2,7 @@
 
 use crate::plot::{self, Curve};
 use crate::race::{Flow, Race, Sample};
-use crate::text::{Row, queue_line, reports_of};
+use crate::text::{Row, bound_line, queue_line, reports_of};
 use crate::trial::Outcome;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -78,6 +78,7 @@ fn section(race: &Race) -> Result<Markup, String> {
             h2 { (race.title()) }
             (table(race))
             p { (queue_line(race)) }
+            p { (bound_line(race)) }
             @if race.flows.len() > DRAWN_MAX {
                 p { "Curves of the first " (DRAWN_MAX) " flows of " (race.flows.len()) "." }
             }

@@ -7,6 +7,8 @@ use std::str::FromStr;
 
 /// Bytes of a full packet's frame; a queue below a few of them carries nothing.
 const FRAME: u64 = 1514;
+/// How many times its mean rate a trace's line is taken to have for as long as a round trip.
+const TRACE_PEAK: u64 = 4;
 /// An example of the text form.
 const EXAMPLE: &str = "48mbit,20ms,1bdp";
 
@@ -87,6 +89,17 @@ impl Path {
     pub fn following(mut self, trace: Trace) -> Self {
         (self.link.rate_bits_per_second, self.link.trace) = (None, Some(trace));
         self
+    }
+
+    /// Bytes that a flow which fills line and queue has in flight, twice: the sender must go on while a loss is repaired, and the receiver
+    /// keeps what comes after it.
+    pub(crate) fn buffer(&self) -> u64 {
+        let trace = || self.link.trace.as_ref().map_or(0, |trace| TRACE_PEAK * trace.rate_mean());
+        let rate = self.link.rate_bits_per_second.unwrap_or_else(trace);
+        let product = u128::from(rate) * u128::from(self.rtt.as_ns()) / 8_000_000_000;
+        let packets = self.link.queue_packets.map_or(0, |packets| packets as u64 * FRAME);
+        let queue = packets.max(self.link.queue_bytes.unwrap_or(0));
+        u64::try_from(2 * (product + u128::from(queue))).unwrap_or(u64::MAX)
     }
 
     /// The way back: the same delay, and nothing else.

@@ -3,6 +3,7 @@
 use crate::contestant::{Contestant, Kind};
 use crate::path::Path;
 use crate::transcript::{Said, Way};
+use base::limits::{RING_MAX, RING_MIN};
 use base::{Duration, Instant, Seed};
 use ccp_agent::Event;
 use congestion::Algorithm as Law;
@@ -19,8 +20,10 @@ const SPREAD: u64 = 10;
 const LOOKS: u64 = 1500;
 /// Slots of the rings between a core and the slow path.
 const RING_SLOTS: usize = 1024;
-/// Bytes of each side's payload area; memory is taken as it is used.
-const DATA_LEN: u64 = 512 << 20;
+/// Bytes of each side's payload area of a host at least and at most: the rings of all its flows. Memory is taken as it is used.
+const DATA_LEN: (u64, u64) = (512 << 20, 1 << 30);
+/// Bytes of a flow's buffer at least, unless the setting names one: enough for most paths, so that their runs are as quick as they can be.
+const BUFFER_LEAST: u64 = 1 << 20;
 
 /// The flows of one contestant in a run.
 #[derive(Clone, Debug)]
@@ -40,6 +43,8 @@ pub struct RaceSetting {
     pub entries: Vec<Entry>,
     /// How long it lasts.
     pub time: Duration,
+    /// Bytes of each flow's largest receive window, from `RING_MIN` to `RING_MAX`; `None`: [`RaceSetting::buffer`] chooses.
+    pub buffer: Option<u32>,
     /// Time from a report until the agent's answer to it is in force.
     pub staleness: Duration,
     /// Seed of all random choices.
@@ -59,6 +64,8 @@ pub struct Sample {
     pub rtt_us: u32,
     /// Payload bytes that have arrived since the beginning.
     pub received: u64,
+    /// Time during which nothing but the receiver's window held data back, since the beginning.
+    pub window_bound: Duration,
 }
 
 /// A flow of a run.
@@ -118,6 +125,34 @@ impl RaceSetting {
         stage.finish(self.clone(), every)
     }
 
+    /// Bytes of each flow's largest receive window: a power of two, by default at least twice what a flow that fills line and queue has in
+    /// flight. The rings of very many flows with long paths would not fit into memory, so theirs are shorter.
+    #[must_use]
+    pub fn buffer(&self) -> u32 {
+        let flows = u64::from(self.flows()).max(1);
+        let by_default = || {
+            // A flow's receiver has one ring, and its sender one of twice the length.
+            let most = (DATA_LEN.1 / 3 / flows).max(BUFFER_LEAST);
+            self.path.buffer().clamp(BUFFER_LEAST, most)
+        };
+        let bytes = self.buffer.map_or_else(by_default, u64::from);
+        let (least, most) = (u64::from(RING_MIN), u64::from(RING_MAX));
+        bytes.clamp(least, most).next_power_of_two() as u32
+    }
+
+    fn flows(&self) -> u32 {
+        self.entries.iter().map(|entry| entry.flows).sum()
+    }
+
+    /// A host of so many flows.
+    fn host(&self, law: Law, flows: u32, agent: Option<AgentSetting>) -> HostSetting {
+        let buffer = self.buffer();
+        // While a ring grows, the one before it is read.
+        let data_len = (4 * u64::from(buffer) * u64::from(flows)).clamp(DATA_LEN.0, DATA_LEN.1);
+        let ring_slots = RING_SLOTS;
+        HostSetting { flows, ring_slots, data_len, buffer: Some(buffer), agent, ..HostSetting::new(law) }
+    }
+
     fn sender(&self, entry: &Entry) -> HostSetting {
         let law = match &entry.contestant.kind {
             Kind::BuiltIn(law) => *law,
@@ -131,7 +166,7 @@ impl RaceSetting {
                 Some(AgentSetting { keeps_datagrams: self.keeps_datagrams, ..setting })
             }
         };
-        host(law, entry.flows, agent)
+        self.host(law, entry.flows, agent)
     }
 
     /// The receiver's own algorithm matters for the echo of marks only.
@@ -141,12 +176,8 @@ impl RaceSetting {
             Kind::Agent(_) => None,
         });
         let law = laws.into_iter().find(|law| law.wants_exact_echo()).unwrap_or_default();
-        host(law, self.entries.iter().map(|entry| entry.flows).sum(), None)
+        self.host(law, self.flows(), None)
     }
-}
-
-fn host(law: Law, flows: u32, agent: Option<AgentSetting>) -> HostSetting {
-    HostSetting { flows, ring_slots: RING_SLOTS, data_len: DATA_LEN, agent, ..HostSetting::new(law) }
 }
 
 /// A flow that is looked at.
@@ -222,9 +253,14 @@ impl Stage {
         for Watched { sender, number, flow } in watched {
             let received = network.tally.messages()[*number as usize].received;
             let seen = network.sight(sender.node, *number);
-            let (cwnd, rate, rtt_us) =
-                seen.map_or((0, 0, 0), |seen| (seen.cwnd, seen.pace_rate, seen.srtt_us));
-            flow.samples.push(Sample { cwnd, rate, rtt_us, received });
+            let sample = Sample { cwnd: 0, rate: 0, rtt_us: 0, received, window_bound: Duration::ZERO };
+            flow.samples.push(seen.map_or(sample, |seen| Sample {
+                cwnd: seen.cwnd,
+                rate: seen.pace_rate,
+                rtt_us: seen.srtt_us,
+                window_bound: seen.window_bound,
+                ..sample
+            }));
             if let Some(seen) = seen {
                 (flow.sent_again, flow.timeouts) = (seen.retransmitted_bytes, seen.timeouts);
             }

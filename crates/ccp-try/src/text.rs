@@ -44,6 +44,12 @@ pub fn queue_line(race: &Race) -> String {
     line
 }
 
+/// How often the receiver's window, and no algorithm, decided.
+pub fn bound_line(race: &Race) -> String {
+    let kib = race.setting.buffer() >> 10;
+    format!("bounded by the receiver {:.1} % of the time, with buffers of {kib} KiB", race.bounded() * 100.0)
+}
+
 /// How many reports came, and which handlers failed.
 pub fn reports_of(race: &Race) -> String {
     let count = |is_it: fn(&Event) -> bool| race.events.iter().filter(|(_, event)| is_it(event)).count();
@@ -85,6 +91,7 @@ impl Race {
             "title": self.title(), "flows": flows, "jain": self.jain(), "utilisation": self.utilisation(),
             "queue": { "mean": queue.mean, "p95": queue.p95, "packets": self.queue },
             "dropped": self.dropped, "marked": self.marked,
+            "bounded": self.bounded(), "buffer": self.setting.buffer(),
             "look_every_us": self.every.as_us(),
             "log": self.events.iter().map(|(_, event)| event.to_string()).collect::<Vec<_>>(),
         })
@@ -96,7 +103,8 @@ impl Race {
         json!({
             "name": flow.name, "began_us": flow.began.as_us(),
             "throughput": figures.throughput, "rtt_mean_ms": figures.rtt_mean_ms, "rtt_p95_ms": figures.rtt_p95_ms,
-            "cwnd_mean": figures.cwnd_mean, "sent_again": flow.sent_again, "timeouts": flow.timeouts,
+            "cwnd_mean": figures.cwnd_mean, "bounded": figures.bounded,
+            "sent_again": flow.sent_again, "timeouts": flow.timeouts,
             "cwnd": of(|sample| u64::from(sample.cwnd)), "rate": of(|sample| sample.rate),
             "rtt_us": of(|sample| u64::from(sample.rtt_us)), "received": of(|sample| sample.received),
         })
@@ -123,7 +131,8 @@ impl Outcome {
     pub fn text(&self) -> String {
         let mut lines = vec![self.heading()];
         for race in &self.races {
-            lines.push(format!("\n{}\n{}\n  {}", race.title(), race.table(), queue_line(race)));
+            let (queue, bound) = (queue_line(race), bound_line(race));
+            lines.push(format!("\n{}\n{}\n  {queue}\n  {bound}", race.title(), race.table()));
             lines.extend(race.failures().map(|failure| format!("  {failure}")));
         }
         lines.join("\n")

@@ -17,6 +17,8 @@ pub struct Trial {
     pub path: Path,
     /// Flows of each contestant.
     pub flows: u32,
+    /// Bytes of each flow's largest receive window; `None`: as much as the path can need ([`RaceSetting::buffer`]).
+    pub buffer: Option<u32>,
     /// How long each run lasts.
     pub time: Duration,
     /// Time from a report until the agent's answer to it is in force.
@@ -56,8 +58,8 @@ impl Trial {
         }
         let race = |entries: Vec<Entry>| {
             let (path, time, staleness, seed) = (self.path.clone(), self.time, self.staleness, self.seed);
-            let keeps_datagrams = self.keeps_datagrams;
-            RaceSetting { path, entries, time, staleness, seed, keeps_datagrams }.run()
+            let (buffer, keeps_datagrams) = (self.buffer, self.keeps_datagrams);
+            RaceSetting { path, entries, time, buffer, staleness, seed, keeps_datagrams }.run()
         };
         let races = entries.into_iter().map(race).collect();
         Outcome { trial: self, races }

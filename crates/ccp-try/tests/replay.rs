@@ -61,6 +61,27 @@ fn flows_without_a_beginning_are_left_out() {
     assert_eq!(replayed.difference, None);
 }
 
+/// A recording that begins behind the agent has its programs first, as the service holds them: the flow that begins later is replayed.
+#[test]
+fn a_flow_that_begins_after_a_late_recording_is_replayed() {
+    let all = transcript("ccp:cubic");
+    let creates = |said: &Said| said.way == Way::ToAgent && said.bytes().expect("good").starts_with(&[0, 0]);
+    let second = all.iter().enumerate().filter(|(_, said)| creates(said)).nth(1).expect("two flows").0;
+    let late = &all[second..];
+    let begin = late[0].ns;
+    // INSTALL is message 2.
+    let is_install =
+        |said: &&Said| said.way == Way::FromAgent && said.bytes().expect("good").starts_with(&[2, 0]);
+    let held = all[..second].iter().filter(is_install).map(|said| Said { ns: begin, ..said.clone() });
+    let with: Vec<Said> = held.chain(late.iter().cloned()).collect();
+    assert!(with.len() > late.len(), "the agent has installed its programs before");
+    let replayed = replay(&with, None, &named("ccp:cubic")).expect("one agent");
+    assert_eq!((replayed.flows, replayed.left_out, &replayed.difference), (1, 1, &None));
+    assert!(replayed.same > 1, "{replayed:?}");
+    let without = replay(late, None, &named("ccp:cubic")).expect("one agent");
+    assert!(without.difference.is_some(), "without its program nothing can be compared");
+}
+
 #[test]
 fn what_is_no_transcript_of_one_agent_is_refused() {
     let said = |agent| Said::new(0, Way::ToAgent, agent, &[]);

@@ -24,29 +24,45 @@ pub struct Farewell {
     pub report: Option<Report>,
 }
 
-/// Programs by the agent's numbers, each with the time of its last choice.
+/// A program that the agent has installed.
+#[derive(Debug)]
+struct Installed {
+    /// When it was chosen last, counted in choices.
+    chosen: u64,
+    program: Arc<Program>,
+    /// Its INSTALL, for a recording that begins later: at most 4.4 KB.
+    message: Vec<u8>,
+}
+
+/// Programs by the agent's numbers.
 #[derive(Debug, Default)]
 pub struct Programs {
-    known: BTreeMap<u32, (u64, Arc<Program>)>,
+    known: BTreeMap<u32, Installed>,
     choices: u64,
 }
 
 impl Programs {
-    /// Keeps a program. One of the same number, or the one that was not chosen for the longest time, makes room; flows keep what they run.
-    pub fn insert(&mut self, number: u32, program: Program) {
+    /// Keeps a program, and the message that has brought it. One of the same number, or the one that was not chosen for the longest time, makes room; flows keep what they run.
+    pub fn insert(&mut self, number: u32, program: Program, message: Vec<u8>) {
         if self.known.len() >= PROGRAMS_MAX && !self.known.contains_key(&number) {
-            let oldest = self.known.iter().min_by_key(|(_, (chosen, _))| *chosen).map(|(number, _)| *number);
+            let oldest = self.known.iter().min_by_key(|(_, known)| known.chosen).map(|(number, _)| *number);
             oldest.and_then(|number| self.known.remove(&number));
         }
         self.choices += 1;
-        self.known.insert(number, (self.choices, Arc::new(program)));
+        let (chosen, program) = (self.choices, Arc::new(program));
+        self.known.insert(number, Installed { chosen, program, message });
     }
 
     pub fn choose(&mut self, number: u32) -> Option<Arc<Program>> {
         self.choices += 1;
-        let (chosen, program) = self.known.get_mut(&number)?;
-        *chosen = self.choices;
-        Some(Arc::clone(program))
+        let known = self.known.get_mut(&number)?;
+        known.chosen = self.choices;
+        Some(Arc::clone(&known.program))
+    }
+
+    /// The INSTALL of each program.
+    pub fn messages(&self) -> impl Iterator<Item = &[u8]> {
+        self.known.values().map(|known| &known.message[..])
     }
 
     pub fn len(&self) -> usize {

@@ -106,6 +106,13 @@ impl Endpoint {
         self.index_of(address).map_or(0, |index| self.agents[&index].programs.len())
     }
 
+    /// The programs that agents have installed: the address of each agent's socket, and a datagram with an INSTALL.
+    pub fn installs(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.agents
+            .values()
+            .flat_map(|agent| agent.programs.messages().map(|message| (&agent.address[..], message)))
+    }
+
     /// A flow has begun, or has chosen an algorithm of an agent.
     ///
     /// # Errors

@@ -35,8 +35,8 @@ impl Endpoint {
         let is_new = self.welcome(now, index, Process { pid: sender.pid, uid: sender.uid });
         for message in messages(datagram) {
             match message {
-                Ok(Message::Install { program, events, instructions }) => {
-                    self.install(index, program, events, instructions);
+                Ok(message @ Message::Install { program, events, instructions }) => {
+                    self.install(index, program, events, instructions, &message);
                 }
                 Ok(Message::Update { flow, fields }) => self.change(index, flow, None, fields),
                 Ok(Message::Change { flow, program, fields }) => {
@@ -74,14 +74,23 @@ impl Endpoint {
         true
     }
 
-    fn install(&mut self, index: usize, number: u32, events: Events<'_>, instructions: Instructions<'_>) {
+    fn install(
+        &mut self,
+        index: usize,
+        number: u32,
+        events: Events<'_>,
+        instructions: Instructions<'_>,
+        message: &Message<'_>,
+    ) {
         let Some(agent) = self.agents.get_mut(&index) else { return };
         // One item more than allowed is enough to refuse the rest unseen.
         let instructions: Vec<_> = instructions.iter().take(INSTRUCTIONS_MAX + 1).collect();
         let events: Vec<_> = events.iter().take(EVENTS_MAX + 1).collect();
         match Program::verify(&instructions, &events) {
             Ok(program) => {
-                agent.programs.insert(number, program);
+                let mut bytes = Vec::with_capacity(message.encoded_len());
+                message.encode(&mut bytes).expect("it came in a datagram");
+                agent.programs.insert(number, program, bytes);
                 self.journal.counters.installs += 1;
             }
             Err(refusal) => {

@@ -103,3 +103,20 @@ fn the_program_that_was_not_chosen_longest_makes_room() {
         assert_eq!(bench.commands().len(), usize::from(is_there), "program {program}");
     }
 }
+
+/// A recording that begins when the agent is there already begins with these: a program of each number, as its agent has said it last.
+#[test]
+fn what_agents_have_installed_is_told_as_they_said_it() {
+    let mut bench = Bench::with_agent();
+    let told = |bench: &Bench| -> Vec<(Vec<u8>, Vec<u8>)> {
+        bench.endpoint.installs().map(|(address, bytes)| (address.to_vec(), bytes.to_vec())).collect()
+    };
+    let said = |number| (AGENT.as_bytes().to_vec(), install(number));
+    assert_eq!(told(&bench), [said(1)]);
+    bench.say(AGENT, 0, &[install(7), install(7)].concat());
+    assert_eq!(told(&bench), [said(1), said(7)]);
+    bench.say("/another", 0, &install(8));
+    assert_eq!(told(&bench).len(), 2, "what is no agent installs nothing");
+    bench.endpoint.agent_died(bench.now, AGENT.as_bytes());
+    assert_eq!(told(&bench), [], "a dead agent's programs are gone");
+}

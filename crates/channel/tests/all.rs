@@ -11,6 +11,7 @@ mod deframer;
 mod flood;
 mod hostile;
 mod model;
+mod page;
 mod repeat;
 mod replay;
 mod sessions;

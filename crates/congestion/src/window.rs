@@ -258,8 +258,19 @@ impl Window {
         if !is_unused || self.echo_left > 0 {
             return None;
         }
+        self.stand_still(now);
         self.note_ack(now, rtt_us);
         Some(self.pace_rate(srtt_us))
+    }
+
+    /// The window is not used, so Cubic's curve stands still since the last acknowledgement: "it is required that t in Figure 1 not include
+    /// application-limited periods" (RFC 9438 section 5.8); else the window would jump when it is used again. Before [`note_ack`](Self::note_ack).
+    #[inline]
+    fn stand_still(&mut self, now: Instant) {
+        let since_ms = self.idle_ms(now);
+        if let Law::Cubic(epoch) = &mut self.law {
+            epoch.shift(since_ms);
+        }
     }
 
     #[inline]
@@ -272,6 +283,10 @@ impl Window {
 
     /// `Event::Ack`: counts marks, and reduces the window for an echo of congestion, or lets it grow.
     fn on_ack(&mut self, s: &Signals) -> Decision {
+        let is_used = self.is_used(s);
+        if !is_used {
+            self.stand_still(s.now);
+        }
         self.note_ack(s.now, s.rtt_us);
         if let Law::Dctcp(marks) = &mut self.law {
             marks.on_ack(s.acked_bytes, s.marked_bytes, s.in_flight);
@@ -282,7 +297,7 @@ impl Window {
         let is_echo_answered = s.marked_bytes > 0 && !was_reduced && !self.is_fixed();
         if is_echo_answered {
             self.on_echo(s.now, s.in_flight, s.acked_bytes);
-        } else if !was_reduced && self.is_used(s) {
+        } else if !was_reduced && is_used {
             self.grow(s);
         }
         Decision { cwnd: self.cwnd, pace_rate: self.pace_rate(s.srtt_us), is_echo_answered }

@@ -32,5 +32,5 @@ pub use model::{Fate, Model, Passage, View};
 pub use parse::ParseError;
 pub use pipe::Link;
 pub use probability::Probability;
-pub use quantity::time as parse_time;
+pub use quantity::{bytes as parse_bytes, time as parse_time};
 pub use trace::{Trace, TraceError};

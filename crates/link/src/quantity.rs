@@ -54,12 +54,18 @@ pub fn time(text: &str) -> Option<Duration> {
     ns.filter(|&ns| ns < u64::MAX / 16).map(Duration::from_ns)
 }
 
+/// Reads bytes such as `150kb` or `4mib` (b, kb, mb, kib, mib), as in a link's text form.
+#[must_use]
+pub fn bytes(text: &str) -> Option<u64> {
+    parse(text, BYTES).or_else(|| parse(text, BYTES_BINARY))
+}
+
 /// Reads packets such as `100p`, or bytes such as `150kb`.
 pub(crate) fn amount(text: &str) -> Option<Amount> {
     if let Some(number) = text.strip_suffix(['p', 'P']) {
         return number.parse().ok().map(Amount::Packets);
     }
-    parse(text, BYTES).or_else(|| parse(text, BYTES_BINARY)).map(Amount::Bytes)
+    bytes(text).map(Amount::Bytes)
 }
 
 /// Writes packets such as `100p`, or bytes such as `150kb`.

@@ -8,6 +8,7 @@ use crate::repeats::Repeats;
 use crate::ring::Unpublished;
 use crate::sockets::{Fd, Sockets};
 use crate::steering::{Steering, Strays};
+use base::limits::{RING_MAX, RING_MIN};
 use base::{Duration, Instant, Seed};
 use endpoint::host::{self, Solitary};
 use endpoint::region::Mapped;
@@ -23,10 +24,19 @@ use wire::MacAddr;
 
 /// The application's context, on which all its sockets' doorbells ring.
 pub(crate) const APPLICATION: u32 = 1;
-/// The process that all simulated applications are: it does not fork, and nothing in it sleeps.
-pub(crate) static PROCESS: host::Host = host::Host::new(&Solitary);
+/// The processes that simulated applications are, by the log2 of the bytes of their longest send ring: they do not fork, and nothing in them
+/// sleeps.
+static PROCESSES: [host::Host; RING_MAX.ilog2() as usize + 1] =
+    [const { host::Host::new(&Solitary) }; RING_MAX.ilog2() as usize + 1];
 /// A host that is still busy after this many rounds at one instant never comes to rest: a round handles at least 32 packets.
 const ROUNDS_MAX: usize = 100_000;
+
+/// The process of applications with send rings of up to `bytes`, a power of two from `RING_MIN` to `RING_MAX`.
+fn process_of(bytes: u32) -> &'static host::Host {
+    let process = &PROCESSES[bytes.clamp(RING_MIN, RING_MAX).ilog2() as usize];
+    process.limit_rings(bytes);
+    process
+}
 
 /// The configuration of a host.
 #[derive(Clone, Debug)]
@@ -55,6 +65,8 @@ pub struct HostConfig {
     pub slots: u32,
     /// Bytes of each side's payload area of a region: a multiple of 1 MiB. Memory is taken only when it is used.
     pub data_len: u64,
+    /// Bytes of the longest ring of an application that sends: a power of two from `RING_MIN` to `RING_MAX`.
+    pub ring_most: u32,
     /// `net.ipv4.tcp_notsent_lowat`: bytes; `u32::MAX`: no limit.
     pub not_sent_low: u32,
     /// Exceptions that the slow path takes per round of a core, at least 1. A small number lets the exception ring fill.
@@ -82,6 +94,7 @@ impl HostConfig {
             applications: 1,
             slots: 256,
             data_len: 64 << 20,
+            ring_most: 1 << 20,
             not_sent_low: u32::MAX,
             exceptions_most: usize::MAX,
             agent: None,
@@ -131,7 +144,7 @@ impl Home {
         let pages = application.page_words() * 64;
         Self {
             region,
-            mapped: Arc::new(Mapped::new(&PROCESS, Side::One, application, pages)),
+            mapped: Arc::new(Mapped::new(process_of(config.ring_most), Side::One, application, pages)),
             uses: vec![Use::Free; config.slots as usize],
             // Slot 0 is the control slot.
             free: (1..config.slots).rev().collect(),

@@ -23,6 +23,8 @@ pub struct Sight {
     pub retransmitted_bytes: u64,
     /// Number of retransmission timeouts so far.
     pub timeouts: u32,
+    /// Time during which nothing but the peer's window held data back so far.
+    pub window_bound: Duration,
     /// The mark of the last rate sample: see [`flow::FlowProgram::is_app_limited`].
     pub is_app_limited: Option<bool>,
 }
@@ -48,6 +50,10 @@ impl Host {
     pub fn sight(&self, fd: Fd) -> Option<Sight> {
         let mut guard = self.slow.flows().lock_briefly(self.flow(fd)?)?;
         let parts = guard.parts();
+        let mut delays = parts.cold.delays;
+        if parts.rx.has(flow::state::WINDOW_FULL) {
+            delays.add_window(self.now, false);
+        }
         Some(Sight {
             cwnd: parts.tx.cwnd,
             pace_rate: parts.cold.pace_rate,
@@ -57,6 +63,7 @@ impl Host {
             in_flight: parts.tx.in_flight(),
             retransmitted_bytes: parts.cold.counters.retransmitted_bytes,
             timeouts: parts.cold.counters.timeouts,
+            window_bound: delays.window,
             is_app_limited: parts.cold.program.as_ref().and_then(|program| program.is_app_limited()),
         })
     }

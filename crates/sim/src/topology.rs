@@ -3,6 +3,7 @@
 use crate::agents::AgentSetting;
 use crate::host::{Host, HostConfig};
 use crate::network::{Network, NodeId};
+use base::limits::RING_MAX;
 use base::{Instant, Seed};
 use congestion::{Algorithm, RateSettings};
 use link::LinkConfig;
@@ -32,6 +33,9 @@ pub struct HostSetting {
     pub ring_slots: usize,
     /// Bytes of each side's payload area: a multiple of 1 MiB.
     pub data_len: u64,
+    /// Bytes of the largest receive window of a connection; the ring from which it sends may be twice as long. A power of two; `None`: what
+    /// [`HostConfig::new`] has.
+    pub buffer: Option<u32>,
     /// Whether a flow's window falls after a pause (RFC 5681 section 4.1).
     pub slow_start_after_idle: bool,
     /// The agent that decides about all flows of a host, if there is one; each host has one of its own.
@@ -50,6 +54,7 @@ impl HostSetting {
             flows: 62,
             ring_slots: RING_SLOTS,
             data_len: 16 << 20,
+            buffer: None,
             slow_start_after_idle: true,
             agent: None,
         }
@@ -67,6 +72,13 @@ impl HostSetting {
         config.applications = self.applications;
         config.shared.regions = config.shared.regions.max(self.applications);
         config.data_len = self.data_len;
+        if let Some(bytes) = self.buffer {
+            let shared = &mut config.shared;
+            shared.receive_buffer_max = bytes;
+            shared.receive_buffer_initial = shared.receive_buffer_initial.min(bytes);
+            // Twice: whatever holds a flow back for want of a buffer is then the receiver's window, which the sender's record counts.
+            config.ring_most = bytes.saturating_mul(2).min(RING_MAX);
+        }
         config.slow.algorithm = self.algorithm;
         config.agent.clone_from(&self.agent);
         config.slow.gateway_v4 = Some(GATEWAY);

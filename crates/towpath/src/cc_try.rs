@@ -57,6 +57,9 @@ pub struct Try {
     /// Flows of the algorithm, and as many of the rival
     #[arg(long, value_name = "N", default_value_t = 1)]
     flows: u32,
+    /// The largest receive window of each flow, such as 4mib [default: twice what line and queue hold]
+    #[arg(long, value_name = "BYTES")]
+    buffer: Option<String>,
     /// A rival, written as the algorithm is
     #[arg(long, value_name = "NAME|FILE")]
     against: Option<String>,
@@ -150,8 +153,8 @@ impl Try {
             None => None,
         };
         let (link, flows, seconds, seed) = (self.link.clone(), self.flows, self.seconds, self.seed);
-        let (staleness_us, records) = (self.staleness, self.record.is_some());
-        Ok(Options { link, trace, flows, seconds, staleness_us, seed, records })
+        let (buffer, staleness_us, records) = (self.buffer.clone(), self.staleness, self.record.is_some());
+        Ok(Options { link, trace, flows, buffer, seconds, staleness_us, seed, records })
     }
 }
 

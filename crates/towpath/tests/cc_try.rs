@@ -60,6 +60,19 @@ fn a_trace_takes_the_place_of_the_rate_and_json_has_every_look() {
 }
 
 #[test]
+fn a_trial_says_how_often_its_buffers_decide() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = ["try", "cubic", "--link", "100mbit,20ms,1bdp", "--seconds", "1"];
+    let text = good(&words, folder.path());
+    assert!(text.contains("bounded by the receiver") && text.contains("buffers of 1024 KiB"), "{text}");
+    let json = good(&[&words[..], &["--buffer", "100kib", "--json"]].concat(), folder.path());
+    let found: Value = serde_json::from_str(&json).unwrap();
+    let race = &found["races"][0];
+    assert_eq!(race["buffer"], 128 << 10, "the next power of two");
+    assert!(race["bounded"].as_f64().unwrap() > 0.5, "{}", race["bounded"]);
+}
+
+#[test]
 fn a_recorded_trial_is_replayed_and_another_algorithm_differs() {
     let folder = tempfile::tempdir().unwrap();
     good(&["try", "aimd", "--seconds", "2", "--record", "aimd.rec"], folder.path());
@@ -77,6 +90,7 @@ fn what_cannot_be_tried_is_told_in_one_line() {
     for (words, says) in [
         (&["try", "no-such"][..], "there is no algorithm `no-such`"),
         (&["try", "gone.ccp"], "cannot read gone.ccp"),
+        (&["try", "cubic", "--buffer", "4"], "`4` is no buffer"),
         (&["try", "bad.ccp"], "2:"),
         (&["try", "copa", "--link", "fast"], "RATE,RTT,QUEUE"),
         (&["try", "copa", "--flows", "0"], "0 flows"),

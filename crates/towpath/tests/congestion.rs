@@ -39,7 +39,8 @@ fn role() {
         "agent-comes-and-goes" => agent_comes_and_goes(),
         "hostile" => hostile(),
         "released-agent" => released_agent(),
-        "recorded" => recorded(),
+        "recorded" => recorded(false),
+        "recorded-late" => recorded(true),
         "python" => python(),
         "two-agents" => agents::two_agents(),
         "stopped" => agents::stopped(),
@@ -140,10 +141,23 @@ fn what_a_live_agent_has_decided_is_decided_again_by_a_replay() {
     in_namespace("recorded");
 }
 
-fn recorded() {
+/// The programs of an agent that was there before the recording are in it, so that flows that begin later can be replayed.
+#[test]
+fn a_recording_that_begins_behind_its_agent_is_replayed() {
+    in_namespace("recorded-late");
+}
+
+fn recorded(is_late: bool) {
     let place = Place::with_agents(&["--congestion", "cubic"], "/agent");
+    let agent = is_late.then(|| {
+        let agent = place.start_agent_that("aimd");
+        place::until("the agent's program", || {
+            (place.json(&["cc", "list"])["agents"][0]["programs"].as_u64() >= Some(1)).then_some(())
+        });
+        agent
+    });
     let (recorder, file) = place.record();
-    let _agent = place.start_agent_that("aimd");
+    let _agent = agent.unwrap_or_else(|| place.start_agent_that("aimd"));
     let peer = Peer::listen();
     let mut program = place.start("connect", "10.80.0.2", peer.port(), "ccp");
     assert_eq!(program.lines(3)[2], "connected ccp");

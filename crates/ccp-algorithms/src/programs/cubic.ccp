@@ -8,6 +8,11 @@
     (is_waiting false)
     (est 0)                             # Reno's window, in thousandths of a byte (section 4.3)
     (is_calm true)                      # the acknowledgement that ends a recovery is of old data, and lets nothing grow
+    # The window grows only while it is used (RFC 7661; RFC 9438 section 5.8): `flight` is the most bytes in flight in a round trip, `round` what
+    # of that is not acknowledged yet.
+    (flight 0)
+    (round 0)
+    (seen 0)                            # the time of the curve at the run before
     # Of what was under way at the last reduction, the bytes that are not acknowledged yet: before they are, losses belong to that reduction,
     # and the window does not grow.
     (recover 0)
@@ -18,6 +23,15 @@
     (:= Report.lost (+ Report.lost Ack.lost_pkts_sample))
     (:= is_calm (&& (== recover 0) (== Ack.lost_pkts_sample 0)))
     (:= recover (- recover (min recover Ack.bytes_acked)))
+    (:= out (+ Flow.bytes_in_flight Ack.bytes_acked))
+    (:= round (- round (min round Ack.bytes_acked)))
+    (:= flight (max flight out))
+    (:= flight (if (== round 0) out))
+    (:= round (if (== round 0) out))
+    # As in Linux: slow start may open the window to twice that, later growth to an eighth more, at least a segment.
+    (:= is_used (> (+ flight (max mss (/ Cwnd 8))) Cwnd))
+    (:= is_used (if (< Cwnd ssthresh) (> flight (/ Cwnd 2))))
+    (:= Micros (if (not is_used) seen)) # the curve stands still meanwhile (section 5.8)
     (:= rtt (if (!= Flow.rtt_sample_us +infinity) Flow.rtt_sample_us))
     (fallthrough))
 (when (|| Flow.was_timeout (&& (> Ack.lost_pkts_sample 0) (== recover 0)))
@@ -40,11 +54,11 @@
     (:= w_max ssthresh)
     (:= Cwnd mss)
     (fallthrough))
-(when (&& is_calm (< Cwnd ssthresh))
+(when (&& (&& is_calm is_used) (< Cwnd ssthresh))
     (:= Cwnd (+ Cwnd Ack.bytes_acked))
     (reset)
     (fallthrough))
-(when (&& is_calm (>= Cwnd ssthresh))
+(when (&& (&& is_calm is_used) (>= Cwnd ssthresh))
     (:= alpha (if (>= est (* 1000 Report.prior)) 1000))
     (:= est (+ est (/ (* alpha (* Ack.bytes_acked mss)) Cwnd)))
     (:= Cwnd (max Cwnd (/ est 1000)))
@@ -57,4 +71,7 @@
     (:= target (max Cwnd (min target (+ Cwnd (/ Cwnd 2)))))
     (:= target (* Ack.bytes_acked (- target Cwnd)))
     (:= target (if is_waiting 0))
-    (:= Cwnd (+ Cwnd (/ target Cwnd))))
+    (:= Cwnd (+ Cwnd (/ target Cwnd)))
+    (fallthrough))
+(when true
+    (:= seen Micros))

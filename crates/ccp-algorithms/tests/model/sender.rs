@@ -52,6 +52,8 @@ pub struct Sender {
     pub timeouts: u64,
     pub reports: u64,
     pub faults: u32,
+    /// Most bytes that the application or the receiver's window lets be in flight.
+    pub limit: u64,
     pub samples: Vec<Sample>,
     running: Option<Running>,
     is_accepted: bool,
@@ -75,6 +77,7 @@ impl Sender {
             timeouts: 0,
             reports: 0,
             faults: 0,
+            limit: u64::MAX,
             samples: Vec::new(),
             running: None,
             is_accepted: true,
@@ -93,7 +96,7 @@ impl Sender {
     }
 
     pub fn may_send(&self) -> bool {
-        self.in_flight() + MSS <= self.cwnd
+        self.in_flight() + MSS <= self.cwnd.min(self.limit)
     }
 
     pub fn paced_until(&self, now: Instant) -> Option<Instant> {

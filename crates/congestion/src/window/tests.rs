@@ -292,6 +292,27 @@ fn an_unused_window_does_not_grow() {
     assert_eq!(w.cwnd(), 10_000);
 }
 
+/// "It is required that t in Figure 1 not include application-limited periods" (RFC 9438 section 5.8).
+#[test]
+fn cubics_curve_stands_still_while_the_window_is_not_used() {
+    for is_half_used in [true, false] {
+        let mut w = Window::new(Algorithm::Cubic, MSS, at(0));
+        (0..5).for_each(|i| round(&mut w, i * 100, 100));
+        lost(&mut w, 500, 320_000);
+        // A minute in which a bit more than a half of the window, or a quarter, is in flight.
+        for ms in (600..=60_500).step_by(100) {
+            if is_half_used {
+                ack(&mut w, ms, 2_000, Some(100_000), false, 120_000);
+            } else {
+                assert!(w.on_ack_unused(at(ms), 56_000, Some(100_000), 100_000).is_some());
+            }
+        }
+        assert_eq!(w.cwnd(), 224_000);
+        round(&mut w, 60_500, 100);
+        assert!((224_000..236_000).contains(&w.cwnd()), "{} bytes a round trip later", w.cwnd());
+    }
+}
+
 #[test]
 fn a_pause_restarts_from_the_initial_window() {
     let mut w = Window::new(Algorithm::Cubic, MSS, at(0));

@@ -146,9 +146,16 @@ impl Agents {
         }
     }
 
-    /// What was said since the last question: see [`Transcript::take`].
+    /// What was said since the last question: see [`Transcript::take`]. A recording that begins has first what agents have installed before, as if
+    /// they said it now: flows that begin later may run it.
     pub fn take_transcript(&mut self, now: Instant, from: Option<u64>) -> Part {
-        self.transcript.take(now, from)
+        let part = self.transcript.take(now, from);
+        if from.is_none() {
+            for (address, install) in self.endpoint.installs() {
+                self.transcript.note(now, Way::FromAgent, address, install);
+            }
+        }
+        part
     }
 
     /// Writes notices to the log. An agent can cause as many of some kinds as it likes: they are counted, and the first refusal of a program

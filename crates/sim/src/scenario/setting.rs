@@ -140,8 +140,7 @@ pub struct Setting {
     pub events: Vec<(Duration, Event)>,
     /// Time after the last event in which all connections must end.
     pub patience: Duration,
-    /// Largest send ring that senders may lend themselves, bytes; `None`: the usual size. It applies to every host of this process
-    /// from then on, as the service's own setting does in an application.
+    /// Largest send ring that senders may lend themselves, bytes; `None`: the usual size.
     pub send_ring_max: Option<u32>,
     /// Numbers of connections per stage. After each stage the run waits until all connections are over, and nothing may remain of them.
     pub stages: Vec<u64>,
@@ -183,9 +182,6 @@ impl Setting {
     /// Builds machines, switches and applications. Returns the network and the machines, in order.
     #[must_use]
     pub fn build(&self) -> (Network, Vec<NodeId>) {
-        if let Some(bytes) = self.send_ring_max {
-            crate::host::PROCESS.limit_rings(bytes);
-        }
         let mut rng = Seed::new(self.seed);
         let mut network = Network::new(BEGIN);
         network.ledger.tolerated.clone_from(&self.tolerated);
@@ -219,7 +215,7 @@ impl Setting {
         let setting = &self.machines[i];
         let mac = [2, 0, 0, 0, 0, i as u8 + 1];
         let machine: Box<dyn MachineDebug> = match setting.kind {
-            Kind::Towpath => Box::new(setting.host(mac, &Self::addresses(i), seed)),
+            Kind::Towpath => Box::new(setting.host(mac, &Self::addresses(i), seed, self.send_ring_max)),
             Kind::Smoltcp => Box::new(crate::smoltcp::Smoltcp::new(
                 mac,
                 &Self::addresses(i),
@@ -257,8 +253,9 @@ impl Setting {
 }
 
 impl MachineSetting {
-    fn host(&self, mac: [u8; 6], addresses: &[(IpAddr, u8)], seed: u64) -> Host {
+    fn host(&self, mac: [u8; 6], addresses: &[(IpAddr, u8)], seed: u64, send_ring_max: Option<u32>) -> Host {
         let mut config = HostConfig::new(mac, addresses, seed);
+        config.ring_most = send_ring_max.unwrap_or(config.ring_most);
         config.shared = self.shared.clone();
         config.slow.algorithm = self.algorithm;
         let plain = Capabilities::plain(self.mtu, mac);

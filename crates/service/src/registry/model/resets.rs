@@ -129,7 +129,7 @@ fn a_reset_behind_the_end_of_the_stream_leaves_the_end_readable() {
 #[test]
 fn bytes_that_are_published_behind_a_reset_are_not_passed_on() {
     let mut server = Server::new();
-    let mut client = server.connected(2);
+    let client = server.connected(2);
     let Server { mut world, program, .. } = server;
     let sent = client.send(2, 0, MANY).unwrap();
     abort(&client, 2);
@@ -147,7 +147,7 @@ fn bytes_that_are_published_behind_a_reset_are_not_passed_on() {
 fn a_reader_that_does_not_read_keeps_no_relay() {
     let mut server = Server::new();
     let mut client = server.connected(2);
-    let Server { mut world, program, .. } = server;
+    let Server { mut world, mut program, .. } = server;
     let mut sent = 0;
     loop {
         let n = client.send(2, sent, MANY).unwrap();
@@ -176,7 +176,7 @@ fn a_reset_waits_for_memory_that_may_come_and_for_no_other() {
     let mut clients = Vec::new();
     let mut early = None;
     for socket in 2..40 {
-        let mut client = server.connected(socket);
+        let client = server.connected(socket);
         let sent = client.send(socket, 0, MANY).unwrap();
         server.world.settle();
         let is_starved = server.program.endpoint(socket).unwrap().unread() == 0;
