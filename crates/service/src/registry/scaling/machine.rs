@@ -190,7 +190,8 @@ fn quota_places(own: &str, mounts: &str) -> Vec<Place> {
             continue;
         };
         let is_unified = kind == "cgroup2";
-        if !is_unified && !(kind == "cgroup" && options.split(',').any(|option| option == "cpu")) {
+        let is_of_processors = kind == "cgroup" && options.split(',').any(|option| option == "cpu");
+        if !(is_unified || is_of_processors) {
             continue;
         }
         let of_hierarchy = |line: &&str| match line.split(':').nth(1) {
