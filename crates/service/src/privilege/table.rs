@@ -127,7 +127,7 @@ pub const TABLE: &[Row] = &[
         feature: "groups of flows brought to cores (`--port tap`, unless there is one processor or `--cores 1`); without it one core serves, or cores hand packets on",
         at_start: CapabilitySet::BPF,
         kept: NONE,
-        files: "for `--cores auto`: `/proc/stat`, `/proc/pressure/cpu`, `cpu.max` of the service's cgroups",
+        files: "for `--cores auto`: `/proc/stat`, `/proc/pressure/cpu`, `cpu.max` of the service's cgroups, or `cpu.cfs_quota_us` and `cpu.cfs_period_us`",
         places: nowhere,
         calls: &[],
         is_used: |config| config.port == PortKind::Tap && config.cores.most > 1,
