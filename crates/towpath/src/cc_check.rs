@@ -177,6 +177,7 @@ mod tests {
         let cubic = faults(include_str!("../../ccp-algorithms/src/programs/cubic.ccp"));
         assert!(!cubic.is_empty() && cubic.iter().all(|fault| fault.ends_with("can overflow")), "{cubic:?}");
         let fallback = faults(include_str!("../../ccp-agent/src/fallback.ccp"));
-        assert_eq!(fallback, ["the `when` at line 35: `(* Cwnd 2000000)` can overflow"]);
+        assert!(fallback.iter().all(|fault| fault.ends_with("`(* Cwnd 2000000)` can overflow")), "{fallback:?}");
+        assert_eq!(fallback.len(), 1);
     }
 }
