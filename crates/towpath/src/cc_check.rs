@@ -177,7 +177,10 @@ mod tests {
         let cubic = faults(include_str!("../../ccp-algorithms/src/programs/cubic.ccp"));
         assert!(!cubic.is_empty() && cubic.iter().all(|fault| fault.ends_with("can overflow")), "{cubic:?}");
         let fallback = faults(include_str!("../../ccp-agent/src/fallback.ccp"));
-        assert!(fallback.iter().all(|fault| fault.ends_with("`(* Cwnd 2000000)` can overflow")), "{fallback:?}");
+        assert!(
+            fallback.iter().all(|fault| fault.ends_with("`(* Cwnd 2000000)` can overflow")),
+            "{fallback:?}"
+        );
         assert_eq!(fallback.len(), 1);
     }
 }
