@@ -257,8 +257,7 @@ impl Exchange {
 pub fn say_hello(name: Arc<str>, parent: Option<Parent>) -> Result<(Line, u32), LineError> {
     let fd = control::dial(crate::config::control_path())?;
     let mut exchange = Exchange::new(Line::new(fd), 0);
-    let itself = crate::pid_namespace::itself();
-    exchange.send(Request::Hello { protocol: PROTOCOL, layout: shm::VERSION, name, parent, itself }, None)?;
+    exchange.send(Request::Hello { protocol: PROTOCOL, layout: shm::VERSION, name, parent }, None)?;
     Ok((exchange.line, exchange.number))
 }
 

@@ -70,8 +70,7 @@ fn say(line: &Line, number: u32, request: Request) {
 }
 
 fn hello(parent: Option<Parent>) -> Request {
-    let itself = control::Itself::default();
-    Request::Hello { protocol: PROTOCOL, layout: shm::VERSION, name: "test".into(), parent, itself }
+    Request::Hello { protocol: PROTOCOL, layout: shm::VERSION, name: "test".into(), parent }
 }
 
 /// The answer to a hello that was said on the line; `None`: it was refused.
