@@ -154,7 +154,7 @@ pub enum Unlisten {
 /// The requests to the service.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Request {
-    /// First message of an application process. Its form is the same in all versions, so that a service tells a library of another one apart.
+    /// First message of an application process.
     Hello {
         /// [`PROTOCOL`] of the sender.
         protocol: u32,
@@ -164,6 +164,8 @@ pub enum Request {
         name: Arc<str>,
         /// `Some` in a forked child: its parent's registration.
         parent: Option<Parent>,
+        /// The sender's own word, and so of use to those alone that connect to its listeners: [`Reply::Look`].
+        itself: Itself,
     },
     /// First and only message on a line of its own, which is no application's: a registered process is about to fork, and has taken the holder
     /// bit for the child. The child inherits the line and closes it when it has sent its hello. If the line ends before a hello has come with
@@ -175,8 +177,6 @@ pub enum Request {
         /// Bytes of address space that the process may still use (`RLIMIT_AS`); `u64::MAX`: no limit. If a region of the usual size does
         /// not fit, the process gets a smaller one and shares no pair regions.
         room: u64,
-        /// The sender's own word, and so of use to those alone that connect to its listeners: [`Reply::Look`].
-        itself: Itself,
     },
     /// The process has changed its `RLIMIT_AS`: from now on `room` is the limit, as in `OpenRegion`. No reply.
     Room {

@@ -270,9 +270,7 @@ const OFFENCES: &[(&str, Offence)] = &[
         offend(app, Request::Populated { region: other.info.id, bytes: 64 << 10 });
     }),
     ("a second hello", |app, _| offend(app, hello(None))),
-    ("a second region", |app, _| {
-        offend(app, Request::OpenRegion { room: u64::MAX, itself: control::Itself::default() });
-    }),
+    ("a second region", |app, _| offend(app, Request::OpenRegion { room: u64::MAX })),
     ("a context out of range", |app, _| offend(app, Request::Context { context: 256 })),
     ("closing a stranger's socket", |app, other| {
         app.say(Request::Closed { region: other.info.id, slot: 1 });

@@ -89,6 +89,7 @@ fn names_and_reasons_stay_short_few_and_on_their_line() {
         layout: shm::VERSION,
         name: "\u{202e}evil\n\u{1b}[2J and so on and on and on".into(),
         parent: None,
+        itself: control::Itself::default(),
     };
     let said = |number, request| line.send(&control::ToService { number, request }, &[], true).unwrap();
     said(1, hello);

@@ -4,7 +4,6 @@
 use crate::client::open;
 use crate::host::HOST;
 use crate::log::{Level, log};
-use crate::pid_namespace::itself;
 use crate::reserved::{Internal, claim, note, unclaim};
 use crate::rpc::{Exchange, say_hello};
 use crate::sys;
@@ -153,7 +152,7 @@ fn introduce(
     // Sent before the welcome has come: the service is waited for once, not twice.
     let hello = exchange.number;
     // A refusal closes the line, so this may fail, and the refusal is read all the same.
-    let asked = exchange.send(Request::OpenRegion { room: room(), itself: itself() }, None);
+    let asked = exchange.send(Request::OpenRegion { room: room() }, None);
     let welcome = match exchange.answer_to(hello, &mut pushed)?.0 {
         Reply::Welcome(welcome) => welcome,
         Reply::Refused { reason, .. } => {

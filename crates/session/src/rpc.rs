@@ -257,7 +257,8 @@ impl Exchange {
 pub fn say_hello(name: Arc<str>, parent: Option<Parent>) -> Result<(Line, u32), LineError> {
     let fd = control::dial(crate::config::control_path())?;
     let mut exchange = Exchange::new(Line::new(fd), 0);
-    exchange.send(Request::Hello { protocol: PROTOCOL, layout: shm::VERSION, name, parent }, None)?;
+    let itself = crate::pid_namespace::itself();
+    exchange.send(Request::Hello { protocol: PROTOCOL, layout: shm::VERSION, name, parent, itself }, None)?;
     Ok((exchange.line, exchange.number))
 }
 

@@ -79,16 +79,18 @@ impl Talker {
 
     /// Registers, as a program does before its first socket.
     pub fn register(&mut self) -> anyhow::Result<u32> {
-        let hello =
-            Request::Hello { protocol: PROTOCOL, layout: shm::VERSION, name: "crowd".into(), parent: None };
+        let hello = Request::Hello {
+            protocol: PROTOCOL,
+            layout: shm::VERSION,
+            name: "crowd".into(),
+            parent: None,
+            itself: control::Itself::default(),
+        };
         match self.ask(hello, None)?.0 {
             Reply::Welcome(_) => {}
             other => bail!("no welcome: {other:?}"),
         }
-        let region = match self
-            .ask(Request::OpenRegion { room: u64::MAX, itself: control::Itself::default() }, None)?
-            .0
-        {
+        let region = match self.ask(Request::OpenRegion { room: u64::MAX }, None)?.0 {
             Reply::Region(info) => info.id,
             other => bail!("no region: {other:?}"),
         };

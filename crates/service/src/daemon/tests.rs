@@ -70,7 +70,8 @@ fn say(line: &Line, number: u32, request: Request) {
 }
 
 fn hello(parent: Option<Parent>) -> Request {
-    Request::Hello { protocol: PROTOCOL, layout: shm::VERSION, name: "test".into(), parent }
+    let itself = control::Itself::default();
+    Request::Hello { protocol: PROTOCOL, layout: shm::VERSION, name: "test".into(), parent, itself }
 }
 
 /// The answer to a hello that was said on the line; `None`: it was refused.

@@ -111,7 +111,7 @@ impl Registry {
 
     /// Answers `Request::Hello`.
     fn hello(&mut self, id: u32, who: Credentials, request: Request) -> Answer {
-        let Request::Hello { protocol, layout, name, parent } = request else {
+        let Request::Hello { protocol, layout, name, parent, itself } = request else {
             return Answer::Offence("its first message was no hello".to_owned());
         };
         if (protocol, layout) != (PROTOCOL, shm::VERSION) {
@@ -139,7 +139,7 @@ impl Registry {
             return Answer::refused(Errno::AGAIN, "the kernel gave no random numbers");
         };
         let holder = descent.holder;
-        self.admit_application(id, who, &name, descent, secret);
+        self.admit_application(id, who, &name, itself, descent, secret);
         let settings = Settings {
             own: self.config.link.own.iter().map(|n| (n.address, n.prefix)).collect(),
             has_port: self.config.port != PortKind::None,
@@ -171,6 +171,7 @@ impl Registry {
         id: u32,
         who: Credentials,
         name: &str,
+        itself: Itself,
         Descent { ancestors, holder }: Descent,
         secret: u64,
     ) {
@@ -196,7 +197,7 @@ impl Registry {
             queues: BTreeSet::new(),
             sockets: 0,
             flows: 0,
-            itself: Itself::default(),
+            itself,
             process,
             fallen: Fallen::default(),
         };
@@ -252,7 +253,7 @@ impl Registry {
             }
             Request::Hello { .. } => Answer::Offence("a second hello".to_owned()),
             Request::Expect(_) => Answer::Offence("a child was promised on an application's line".to_owned()),
-            Request::OpenRegion { room, itself } => self.open_region(id, room, itself),
+            Request::OpenRegion { room } => self.open_region(id, room),
             Request::Room { room } => {
                 let usual = self.usual_size();
                 if let Some(a) = self.applications.get_mut(&id) {
@@ -315,12 +316,11 @@ impl Registry {
         self.tcp.slow.add_region(index, &region.memory.area);
     }
 
-    fn open_region(&mut self, id: u32, room: u64, itself: Itself) -> Answer {
-        let Some(a) = self.applications.get_mut(&id) else { return Answer::Silent };
+    fn open_region(&mut self, id: u32, room: u64) -> Answer {
+        let Some(a) = self.applications.get(&id) else { return Answer::Silent };
         if a.region.is_some() {
             return Answer::Offence("it asked for a second region".to_owned());
         }
-        a.itself = itself;
         let (family, uid) = (a.family(), a.uid);
         let Some(charge) = self.charge(id, REGION + self.cores.len()) else {
             return Answer::out_of_descriptors();

@@ -168,7 +168,13 @@ pub struct App {
 }
 
 pub fn hello(parent: Option<Parent>) -> Request {
-    Request::Hello { protocol: PROTOCOL, layout: shm::VERSION, name: "test".into(), parent }
+    Request::Hello {
+        protocol: PROTOCOL,
+        layout: shm::VERSION,
+        name: "test".into(),
+        parent,
+        itself: control::Itself::default(),
+    }
 }
 
 fn request(line: &Line, number: u32, request: Request) {
@@ -207,7 +213,7 @@ impl App {
         };
         request(&line, 1, hello(parent));
         let (Reply::Welcome(welcome), _) = answer(1) else { panic!("not welcome") };
-        request(&line, 2, Request::OpenRegion { room: u64::MAX, itself: control::Itself::default() });
+        request(&line, 2, Request::OpenRegion { room: u64::MAX });
         let (Reply::Region(info), mut fds) = answer(2) else { panic!("no region") };
         let service_wakers = fds.split_off(1);
         let region = Region::open(fds[0].as_fd(), info.params()).unwrap();

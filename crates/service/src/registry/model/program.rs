@@ -146,14 +146,14 @@ impl Program {
             layout: shm::VERSION,
             name: "model".into(),
             parent: self.parent,
+            itself: Itself { namespace: 1, pid: self.pid as i32 },
         };
         let Reply::Welcome(welcome) = world.hello(self.pid, self.user, hello) else { panic!("not welcome") };
         if let Some(line) = self.promise.take() {
             world.hang_up(line);
         }
         let id = welcome.application;
-        let itself = Itself { namespace: 1, pid: self.pid as i32 };
-        let (Reply::Region(info), fds) = world.ask(id, Request::OpenRegion { room: u64::MAX, itself }) else {
+        let (Reply::Region(info), fds) = world.ask(id, Request::OpenRegion { room: u64::MAX }) else {
             panic!("no region")
         };
         let region = Arc::new(Region::open(fds[0].as_fd(), info.params()).unwrap());
