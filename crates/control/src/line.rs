@@ -134,6 +134,18 @@ impl Line {
     /// # Errors
     /// See [`LineError`].
     pub fn receive<T: DeserializeOwned>(&self, wait: bool) -> Result<Received<T>, LineError> {
+        self.receive_by(wait, |bytes| postcard::from_bytes(bytes).ok())
+    }
+
+    /// The same with the function that reads the message; `None` from that: it is garbled.
+    ///
+    /// # Errors
+    /// See [`LineError`].
+    pub fn receive_by<T>(
+        &self,
+        wait: bool,
+        decode: impl FnOnce(&[u8]) -> Option<T>,
+    ) -> Result<Received<T>, LineError> {
         let mut buffer = [0; MESSAGE_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -163,7 +175,7 @@ impl Line {
         if got.flags.contains(ReturnFlags::TRUNC) {
             return Err(LineError::Garbled);
         }
-        let message = postcard::from_bytes(&buffer[..got.bytes]).map_err(|_| LineError::Garbled)?;
+        let message = decode(&buffer[..got.bytes]).ok_or(LineError::Garbled)?;
         Ok(Received { message, fds, is_short })
     }
 }
@@ -247,5 +259,16 @@ mod tests {
                 Err(e) => panic!("{e}"),
             }
         }
+    }
+
+    #[test]
+    fn a_hello_of_another_version_says_which_whatever_follows() {
+        // Number 1, request 0, protocol, layout, and what a later version may have put behind.
+        let hello = |protocol: u8| [1, 0, protocol, 77, 3, 200, 200, 200];
+        let got = ToService::decode(&hello(9)).unwrap();
+        assert_eq!(got.number, 1);
+        assert!(matches!(got.request, Request::Hello { protocol: 9, layout: 77, parent: None, .. }));
+        assert_eq!(ToService::decode(&hello(crate::PROTOCOL as u8)), None, "garbled");
+        assert_eq!(ToService::decode(&[1, 1, 9, 77]), None, "no hello");
     }
 }

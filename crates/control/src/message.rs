@@ -23,6 +23,29 @@ pub struct ToService {
     pub request: Request,
 }
 
+impl ToService {
+    /// Reads a message. Of a hello of another version only the versions are read: all versions begin it with them, and the service says then
+    /// which one it speaks.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        postcard::from_bytes(bytes).ok().or_else(|| {
+            let ((number, request, protocol, layout), _) =
+                postcard::take_from_bytes::<(u32, u32, u32, u32)>(bytes).ok()?;
+            let is_hello = request == 0 && protocol != PROTOCOL;
+            is_hello.then(|| Self {
+                number,
+                request: Request::Hello {
+                    protocol,
+                    layout,
+                    name: "".into(),
+                    parent: None,
+                    itself: Itself::default(),
+                },
+            })
+        })
+    }
+}
+
 /// A message from the service to an application or the command line.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ToApplication {
@@ -154,7 +177,7 @@ pub enum Unlisten {
 /// The requests to the service.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Request {
-    /// First message of an application process.
+    /// First message of an application process. It is the first request, and begins with the versions, in all versions: [`ToService::decode`].
     Hello {
         /// [`PROTOCOL`] of the sender.
         protocol: u32,

@@ -366,7 +366,7 @@ impl Service {
         let received = match line.has_descriptors() {
             Ok(true) if peer.has_read() => return self.look_into(id, &line),
             Ok(true) => return self.attend(id, Attention::Reading),
-            Ok(false) => line.receive::<ToService>(false),
+            Ok(false) => line.receive_by(false, ToService::decode),
             Err(e) => Err(e),
         };
         let received = received.map(|Received { message: said, .. }| Message {

@@ -103,7 +103,7 @@ impl Thread {
 /// closed when this returns, and that one before the process has its answer: it may then close its socket and bind another to the same
 /// port.
 fn receive(line: &Line, kept: &mut Option<OwnedFd>) -> Result<Message, LineError> {
-    let Received { message, mut fds, is_short } = line.receive::<ToService>(false)?;
+    let Received { message, mut fds, is_short } = line.receive_by(false, ToService::decode)?;
     let shown = match fds.as_slice() {
         [fd] => look(fd),
         _ => None,
