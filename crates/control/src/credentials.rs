@@ -58,7 +58,7 @@ fn ask<T: Copy>(socket: BorrowedFd<'_>, name: libc::c_int, mut value: T) -> Resu
 /// # Errors
 /// What the kernel says.
 pub fn peer_credentials(socket: impl AsFd) -> Result<Credentials, Errno> {
-    // Not by a wrapper whose numbers of processes are never 0.
+    // Not by rustix: its type for the number of a process cannot be 0.
     Ok(ask(socket.as_fd(), libc::SO_PEERCRED, libc::ucred { pid: 0, uid: 0, gid: 0 })?.into())
 }
 

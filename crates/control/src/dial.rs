@@ -134,7 +134,7 @@ pub fn dial(path: &Path) -> Result<OwnedFd, DialError> {
 /// As [`dial`], but fails with EAGAIN at once when as many wait for the service as may. The socket does not block.
 ///
 /// # Errors
-/// As [`dial`]'s.
+/// The same as those of [`dial`].
 pub fn dial_at_once(path: &Path) -> Result<OwnedFd, DialError> {
     dial_as(Trusted::here(), path, false)
 }

@@ -28,7 +28,7 @@ global_asm!(
     fstat = sym fstat
 );
 
-/// `fstat64` of the C library, whose structure is the kernel's on these machines.
+/// `fstat64` of the C library. On these machines the kernel writes the same structure.
 unsafe extern "C" fn fstat(fd: c_int, to: *mut libc::stat64) -> c_int {
     // SAFETY: the caller's promise to `fstat64` is the kernel's demand: the kernel checks the address itself.
     unsafe { libc::syscall(libc::SYS_fstat, fd, to) as c_int }

@@ -292,7 +292,7 @@ impl Service {
         }
         self.ends.events_taken(are_all);
         self.serve_lines();
-        // After the lines: one whose hello has come is not closed to make room.
+        // After the lines are served: a line that has brought its hello is not closed to make room.
         if has_new_lines || self.ends.wants_accept() {
             self.registry.begin(Part::Requests);
             self.accept();

@@ -1,8 +1,8 @@
 //! Processes that may accept by an io_uring, which the library does not see: what a connector looks at before it connects to them.
 //!
-//! A process finds another by its number in `/proc`, and numbers belong to a PID namespace. So each process says at its hello which namespace it
-//! is in and which number it has there, and who connects looks only at those of its own. A process that lies deceives those alone that connect to
-//! it, and each of them about its own connection.
+//! A process finds another by its number in `/proc`, and numbers belong to a PID namespace. So each process says in its hello which namespace it
+//! is in and which number it has there, and a connector looks only at processes of its own namespace. A process that lies deceives only the
+//! programs that connect to it, and each of them about its own connection.
 
 use crate::pid_namespace::itself;
 use control::credentials::has_own_proc;

@@ -92,7 +92,7 @@ global_asm!(
     stat = sym stat
 );
 
-/// `stat64` of the C library, whose structure is the kernel's on these machines.
+/// `stat64` of the C library. On these machines the kernel writes the same structure.
 unsafe extern "C" fn stat(path: *const c_char, to: *mut libc::stat64) -> c_int {
     let arguments = [libc::AT_FDCWD as usize, path as usize, to as usize, 0, 0, 0];
     // SAFETY: the caller's promise to `stat64` is the kernel's demand: the kernel checks both addresses itself.

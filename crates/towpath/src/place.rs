@@ -17,8 +17,8 @@ pub fn left() -> Option<PathBuf> {
     [own_control_path(), private_control_path()].into_iter().find(|path| path.symlink_metadata().is_ok())
 }
 
-/// True for the places that `towpath run` chooses by itself. A variable with one of them was perhaps set by an outer `towpath run`, whose service
-/// may have ended since: it demands nothing.
+/// True for the places that `towpath run` chooses by itself. An outer `towpath run` may have set a variable to one of them, and its service may
+/// have ended since: such a variable demands nothing.
 pub fn is_usual(path: &Path) -> bool {
     path == own_control_path() || path == private_control_path()
 }

@@ -176,7 +176,7 @@ pub fn table(heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Str
     align(&std::iter::once(heads).chain(rows).collect::<Vec<_>>())
 }
 
-/// Prints text whose lines are wrapped.
+/// Prints a text, and wraps its lines at the width of the terminal.
 fn tell(text: &str) -> anyhow::Result<()> {
     print(&wrapped(text, width()))
 }

@@ -21,4 +21,5 @@ mod private;
 mod privileges;
 mod rates;
 mod role;
+mod service;
 mod silent;

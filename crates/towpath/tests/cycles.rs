@@ -1,46 +1,17 @@
 //! `towpath stat --cycles` as a user runs it: a program through Towpath, and where its time and the service's went.
 
 use crate::common::library;
+use crate::service::Service;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// As `c/echo.c` has it.
 const REQUESTS: u64 = 3000;
 
-/// A service in a folder of its own.
-struct Service {
-    folder: tempfile::TempDir,
-    running: Child,
-}
-
-/// The service makes the folder of its socket itself.
-fn control(folder: &tempfile::TempDir) -> PathBuf {
-    folder.path().join("service/control.sock")
-}
-
 impl Service {
-    fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let mut up = Command::new(env!("CARGO_BIN_EXE_towpath"));
-        up.arg("up").arg("--control").arg(control(&folder)).args(["--port", "none"]);
-        let service = Self { running: up.stderr(Stdio::null()).spawn().unwrap(), folder };
-        let end = Instant::now() + Duration::from_secs(10);
-        while !service.stat(&[]).0 {
-            assert!(Instant::now() < end, "the service does not start");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        service
-    }
-
-    fn command(&self, name: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_towpath"));
-        command.arg(name).arg("--control").arg(control(&self.folder));
-        command
-    }
-
     /// Whether it succeeded, and what it printed.
     fn stat(&self, more: &[&str]) -> (bool, String) {
         let output = self.command("stat").args(more).output().unwrap();
@@ -49,13 +20,6 @@ impl Service {
 
     fn cycles(&self, word: &str) -> Value {
         serde_json::from_str(&self.stat(&["--json", "--cycles", word]).1).unwrap()
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        let _ = self.command("down").output();
-        let _ = self.running.wait();
     }
 }
 
@@ -71,7 +35,7 @@ fn compile(folder: &Path) -> PathBuf {
 /// The echo server, which has answered all requests and now reads its standard input.
 fn served(service: &Service) -> Child {
     let mut command = service.command("run");
-    command.arg("--").arg(compile(service.folder.path())).env("TOWPATH_PRELOAD", library());
+    command.arg("--").arg(compile(service.folder())).env("TOWPATH_PRELOAD", library());
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -86,7 +50,7 @@ fn number(of: &Value, module: &str, key: &str) -> u64 {
 
 #[test]
 fn the_time_of_a_program_and_of_the_service_is_told_by_module() {
-    let service = Service::start();
+    let service = Service::start(&[]);
     assert!(service.stat(&["--cycles"]).1.contains("not counted"));
     assert!(service.stat(&["--cycles", "always"]).1.contains("counted from now on"));
     let start = Instant::now();

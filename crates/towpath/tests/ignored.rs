@@ -2,9 +2,10 @@
 //! next. And `up --check`, which says so without opening anything.
 
 use crate::common::library;
+use crate::service::Service;
 use serde_json::Value;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 fn towpath(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_towpath"));
@@ -16,39 +17,16 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A service without a port and without a policy file, in a folder of its own.
-struct Service {
-    folder: tempfile::TempDir,
-    running: Child,
+/// A service without a policy file: a private one, because root's public service reads a policy where one is installed.
+fn without_policy() -> Service {
+    Service::start(&["--private"])
 }
 
-impl Service {
-    fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let control = folder.path().join("service/control.sock");
-        // Private: root's public service reads a policy where one is installed.
-        let mut up = towpath(&["up", "--private", "--control", control.to_str().unwrap()]);
-        let running = up.stderr(Stdio::null()).spawn().unwrap();
-        let mut service = Self { folder, running };
-        while !service.command(&["stat"]).output().unwrap().status.success() {
-            assert!(service.running.try_wait().unwrap().is_none(), "the service has ended");
-        }
-        service
-    }
-
-    fn command(&self, words: &[&str]) -> Command {
-        let mut command = towpath(words);
-        command.env("TOWPATH_CONTROL", self.folder.path().join("service/control.sock"));
-        command.env("TOWPATH_PRELOAD", library());
-        command
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        let _ = self.command(&["down"]).output();
-        let _ = self.running.wait();
-    }
+/// A command with these words, for which the service is the one that the environment names.
+fn at(service: &Service, words: &[&str]) -> Command {
+    let mut command = towpath(words);
+    command.env("TOWPATH_CONTROL", service.control()).env("TOWPATH_PRELOAD", library());
+    command
 }
 
 /// What a command of the table must do.
@@ -164,15 +142,15 @@ fn check(rows: &[Row], command: impl Fn(&[&str]) -> Command) {
 #[test]
 fn nothing_is_accepted_and_ignored() {
     check(ALONE, towpath);
-    let service = Service::start();
-    check(AT_A_SERVICE, |words| service.command(words));
+    let service = without_policy();
+    check(AT_A_SERVICE, |words| at(&service, words));
 }
 
 #[test]
 fn what_is_right_is_warned_of_by_nothing() {
-    let service = Service::start();
+    let service = without_policy();
     for words in [&["run", "--", "true"][..], &["stat"], &["up", "--check"]] {
-        let mut command = service.command(words);
+        let mut command = at(&service, words);
         let done = command.env("TOWPATH_LOG", "warn").env("TOWPATH_SPIN_US", "20").output().unwrap();
         assert!(done.status.success() && done.stderr.is_empty(), "{words:?}: {}", text(&done.stderr));
     }
@@ -232,12 +210,12 @@ fn the_short_help_of_up_is_one_screen_and_the_long_one_has_every_option() {
 
 #[test]
 fn reports_fit_80_columns_and_say_which_shape_their_json_has() {
-    let service = Service::start();
+    let service = without_policy();
     // Both ends of a connection of one process, and a listener; it ends with its standard input.
     let program = "import socket, sys\nl = socket.create_server(('127.0.0.1', 0))\n\
         c = socket.create_connection(l.getsockname()); a = l.accept()[0]\n\
         print(l.getsockname()[1], flush=True); sys.stdin.read()";
-    let mut run = service.command(&["run", "--require", "--", "python3", "-c", program]);
+    let mut run = at(&service, &["run", "--require", "--", "python3", "-c", program]);
     let Ok(mut running) = run.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn() else {
         return println!("skipped: needs python3");
     };
@@ -246,7 +224,7 @@ fn reports_fit_80_columns_and_say_which_shape_their_json_has() {
         .unwrap();
     let port = format!(":{}", port.trim());
     let shown = |words: &[&str]| {
-        let done = service.command(words).env_remove("COLUMNS").output().unwrap();
+        let done = at(&service, words).env_remove("COLUMNS").output().unwrap();
         assert!(done.status.success(), "{words:?}: {}", text(&done.stderr));
         text(&done.stdout)
     };

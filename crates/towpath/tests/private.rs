@@ -65,7 +65,7 @@ impl Runtime {
     }
 }
 
-/// Ends a program.
+/// Closes the program's standard input, which ends it, and waits for it.
 fn end(mut program: Child) {
     drop(program.stdin.take());
     program.wait().unwrap();

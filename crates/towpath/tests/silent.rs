@@ -1,54 +1,14 @@
 //! A service that is stopped (`SIGSTOP`): connections go on, new ones are the kernel's; and afterwards it accelerates again.
 
 use crate::common::library;
+use crate::service::Service;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-
-struct Service {
-    folder: tempfile::TempDir,
-    running: Child,
-}
-
-impl Service {
-    fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let mut up = Command::new(env!("CARGO_BIN_EXE_towpath"));
-        up.args(["up", "--port", "none", "--control"]).arg(folder.path().join("service/control.sock"));
-        let service = Self { running: up.stderr(Stdio::null()).spawn().unwrap(), folder };
-        let end = Instant::now() + Duration::from_secs(10);
-        while !service.command("stat").stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success()
-        {
-            assert!(Instant::now() < end, "the service does not start");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        service
-    }
-
-    fn command(&self, name: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_towpath"));
-        command.arg(name).arg("--control").arg(self.folder.path().join("service/control.sock"));
-        command
-    }
-
-    fn signal(&self, name: &str) {
-        let pid = self.running.id().to_string();
-        assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        self.signal("CONT");
-        let _ = self.command("down").output();
-        let _ = self.running.wait();
-    }
-}
+use std::process::Stdio;
 
 #[test]
 fn a_service_that_is_stopped_costs_no_connection_and_accelerates_again() {
-    let service = Service::start();
+    let service = Service::start(&[]);
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/py/silent.py");
     let mut run = service.command("run");
     run.args(["--", "python3", script]).env("TOWPATH_PRELOAD", library()).env("TOWPATH_LOG", "info");

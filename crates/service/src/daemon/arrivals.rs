@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// Lines a second of one user, in the long run: more than programs can make that say hello, also where a server forks for each connection, which makes two
-/// for each. A child whose line is closed loses the connections that it has inherited.
+/// for each. A child loses the connections that it has inherited when its line is closed.
 const RATE: u32 = 10_000;
 /// So many more at once: thousands of programs that start together are all served.
 const BURST: u32 = 20_000;

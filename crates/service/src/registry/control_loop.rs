@@ -126,7 +126,7 @@ impl Registry {
         self.unheard.add(region);
     }
 
-    /// Takes some of the regions whose doorbells must be looked at. The time that this takes is counted as their users'.
+    /// Takes some of the regions with doorbells to look at. The users of these regions are charged with the time that a look takes.
     pub fn take_unheard(&mut self) -> Vec<u32> {
         let some = self.unheard.take();
         for region in some.iter().filter_map(|region| self.regions.get(region)) {

@@ -197,8 +197,8 @@ impl Registry {
         member.into_iter().flat_map(move |member| member.ancestors.iter().copied().chain([id]))
     }
 
-    /// Clears `bits` in the socket blocks of those regions of the family whose owner `may_have` them, and closes the sockets that no process
-    /// holds then.
+    /// Clears `bits` in the socket blocks of the family's regions, as far as the owner of a region `may_have` them. Closes the sockets that no
+    /// process holds then.
     pub fn release_holders(
         &mut self,
         family: u32,

@@ -109,7 +109,7 @@ impl Registry {
         }
     }
 
-    /// Answers `Request::Hello`.
+    /// Answers `Request::Hello`: registers the process, or refuses it.
     fn hello(&mut self, id: u32, who: Credentials, request: Request) -> Answer {
         let Request::Hello { protocol, layout, name, parent, itself } = request else {
             return Answer::Offence("its first message was no hello".to_owned());

@@ -19,7 +19,7 @@ use crate::registry::channels::report::ChannelsReport;
 use crate::registry::choice::Governed;
 use crate::registry::memory::connection::{Connection, Stage};
 use crate::registry::memory::region::Use;
-use crate::registry::process::number::Number;
+use crate::registry::process::number::{Number, known};
 use crate::registry::registration::Credentials;
 use crate::registry::report::explain::Detail;
 use crate::registry::report::job::Job;
@@ -84,11 +84,6 @@ pub struct Socket {
     /// The further fields of `towpath explain`.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) detail: Option<Box<Detail>>,
-}
-
-/// A value, or null where it is 0 or empty, which says that it is unknown.
-fn known<T: Default + PartialEq + Serialize, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
-    Some(value).filter(|value| **value != T::default()).serialize(to)
 }
 
 /// A rate, or null where it is unknown or has no limit.

@@ -235,7 +235,7 @@ impl Trusts {
         self.rounds.values().filter_map(due).min()
     }
 
-    /// The user whose round goes on next: users take turns, piece by piece. Begins the round if it is time for it. `None`: no round
+    /// The user that has the next piece of its round: users take turns, piece by piece. Begins the round if it is time for it. `None`: no round
     /// is due.
     pub fn next_user(&mut self, now: Instant) -> Option<u32> {
         let others = self.rounds.range((Bound::Excluded(self.last), Bound::Unbounded));

@@ -36,7 +36,7 @@ pub struct Descriptors {
 pub struct Payer {
     /// Number of the user.
     pub uid: u32,
-    /// False for an administrator, who may have all that the kernel gives.
+    /// False for an administrator: it may have all that the kernel gives.
     pub has_share: bool,
 }
 

@@ -27,9 +27,12 @@ impl Display for Number {
     }
 }
 
-/// Writes a number that is 0 where it is not known.
-fn known<T: Serialize + Default + PartialEq, S: Serializer>(number: &T, to: S) -> Result<S::Ok, S::Error> {
-    if *number == T::default() { to.serialize_none() } else { number.serialize(to) }
+/// Writes a value, or null where it is 0 or empty, which says that it is not known.
+///
+/// # Errors
+/// What the serializer says.
+pub fn known<T: Serialize + Default + PartialEq, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
+    Some(value).filter(|value| **value != T::default()).serialize(to)
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ pub struct Detail {
 /// One application of `towpath explain`.
 #[derive(Debug, Serialize)]
 pub struct Explained {
-    /// The process.
+    /// How a reader finds the process.
     #[serde(flatten)]
     pub number: Number,
     process: String,

@@ -15,7 +15,7 @@ const OTHER: &str = "other";
 /// Counts of one process.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Process {
-    /// The process.
+    /// How a reader finds the process.
     #[serde(flatten)]
     pub number: Number,
     /// Command of the process.
